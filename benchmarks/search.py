@@ -257,7 +257,7 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
     given: dict[str, Any] = {"quick": quick, "log": tables.log}
     tables.add(methods=METHODS)
     if device == "cuda":
-        tables.whole("million", partial(search_cuda.million, **given))
+        tables.measure("million", partial(search_cuda.million, **given))
         return
 
     def chosen_and_timed():

@@ -1,9 +1,10 @@
 """Training: a step beside torch.nn's, its parts, and recipes against their rate.
 
-Three tables. `rows`: a forward pass, and a whole step (forward, backward, clipping, AdamW) of an
+Four tables. `rows`: a forward pass, and a whole step (forward, backward, clipping, AdamW) of an
 encoder-decoder, ours and of PyTorch's layers with the same weights. `parts`: what a step of ours
-spends its time on. `rates`: the loss after a short training on reversal, by recipe, norm order and
-learning rate, on the CPU alone.
+spends its time on. `compiled`: ours by `torch.compile`, which takes minutes to compile on a GPU,
+beside these layers; on a CPU of the small one. `rates`: the loss after a short training on
+reversal, by recipe, norm order and learning rate, on the CPU alone.
 """
 
 import math
@@ -22,6 +23,7 @@ from benchmarks import harness, inputs
 from benchmarks.tables import Step, Tables
 
 OURS, THEIRS, COMPILED = "nn.Transformer of attnbook", "layers of torch.nn", "ours, torch.compile"
+FORMULA = "transformer"  # of attnbook, without PyTorch
 BASELINE = {"implementation": THEIRS, "mode": "step"}
 DTYPES = {"cpu": ("float32",), "cuda": ("float32", "bfloat16")}
 LOSS = {"dtype": "float32"}  # of the mean
@@ -68,7 +70,9 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
         tolerance=inputs.TOLERANCE,
     )
 
-    def of_sizes(measured: Callable[..., list[dict[str, Any]]]) -> list[Step]:
+    def of_sizes(
+        measured: Callable[..., list[dict[str, Any]]], sizes: tuple[Size, ...] = sizes
+    ) -> list[Step]:
         return [
             Step(
                 {"size": size.name, "n": size.n_target, "dtype": dtype},
@@ -79,10 +83,14 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
             for dtype in DTYPES[device]
         ]
 
-    tables.measure("rows", of_sizes(steps), "implementation", "mode", "library")
+    told = ("implementation", "mode", "library")
+    tables.measure("rows", of_sizes(steps), *told)
     if "torch" not in inputs.libraries(device):
         return
     tables.measure("parts", of_sizes(parts))
+    small = () if quick else (DATES,)
+    compiled = partial(steps, names=(THEIRS, COMPILED))
+    tables.measure("compiled", of_sizes(compiled, sizes if device == "cuda" else small), *told)
     if device == "cpu":
         tables.whole("rates", partial(rates, quick=quick, log=tables.log))
 
@@ -90,8 +98,15 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
 # Time
 
 
-def steps(device: str, dtype: str, size: Size, *, quick: bool) -> list[dict[str, Any]]:
-    """Return one row for each implementation, mode and library."""
+def steps(
+    device: str,
+    dtype: str,
+    size: Size,
+    *,
+    quick: bool,
+    names: tuple[str, ...] = (OURS, THEIRS, FORMULA),
+) -> list[dict[str, Any]]:
+    """Return one row for each implementation of these names, mode and library."""
     weights, batch = _drawn(size)
     expected = whole(batch["source"], batch["inputs"], weights)
     loss = cross_entropy(expected, batch["labels"])
@@ -102,14 +117,14 @@ def steps(device: str, dtype: str, size: Size, *, quick: bool) -> list[dict[str,
         if dtype not in inputs.DTYPES[library]:
             continue
         if library == "torch":
-            for name, mode, run in _torch_runs(device, dtype, size, quick):
+            for name, mode, run in _torch_runs(device, dtype, size, names):
                 about = {"implementation": name, "mode": mode, "library": library}
                 compare = logits_errors if mode == "forward" else loss_errors
                 candidates.append(harness.Candidate(about, run, compare))
-        else:
+        elif FORMULA in names:
             placed = inputs.place_weights(weights, library, device, dtype)
             ids = [_to(library, device, batch[name]) for name in ("source", "inputs")]
-            about = {"implementation": "transformer", "mode": "forward", "library": library}
+            about = {"implementation": FORMULA, "mode": "forward", "library": library}
             run = partial(_whole, ids, placed)
             candidates.append(harness.Candidate(about, run, logits_errors))
     tokens = size.batch * (size.n_source + size.n_target)
@@ -145,8 +160,8 @@ def _to(library, device, ids):
     return move(ids, library, device=device if library == "torch" else None)
 
 
-def _torch_runs(device, dtype, size, quick) -> Iterator[tuple[str, str, Callable[[], Any]]]:
-    """Yield name, mode and function of what PyTorch runs."""
+def _torch_runs(device, dtype, size, names) -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    """Yield name, mode and function of what PyTorch runs, of these names."""
     import torch
 
     from attnbook.nn import Transformer
@@ -156,11 +171,10 @@ def _torch_runs(device, dtype, size, quick) -> Iterator[tuple[str, str, Callable
     models: dict[str, Callable[[], Any]] = {
         OURS: lambda: Transformer(weights.to(dtype="float32")).to(device),
         THEIRS: lambda: _theirs(weights).to(device),
+        COMPILED: lambda: torch.compile(models[OURS]()),
     }
-    if (device == "cuda" or size is DATES) and not quick:
-        models[COMPILED] = lambda: torch.compile(models[OURS]())
-    for name, make in models.items():
-        model = make().train()
+    for name in (name for name in models if name in names):
+        model = models[name]().train()
         given = ids["source"], ids["inputs"]
         yield name, "forward", partial(_forward, model, given, device, dtype)
         yield name, "step", _step(model, given, ids["labels"], device, dtype)

@@ -9,11 +9,13 @@ import pytest
 from attnbook.hashing import SimHash, plan
 from benchmarks import (
     harness,
+    search,
     search_cuda,
     search_growth,
     search_maps,
     search_planted,
     search_rivals,
+    tables,
 )
 
 needs_numba = pytest.mark.skipif(
@@ -88,7 +90,9 @@ def test_a_million_on_a_gpu_beside_exact_attention(monkeypatch):
     pytest.importorskip("torch", reason="PyTorch is not installed")
     monkeypatch.setattr(search_planted, "QUICK_N", 700)
     lines = []
-    rows = search_cuda.million(quick=True, log=lines.append, device="cpu")
+    batches, singles = search_cuda.million(quick=True, log=lines.append, device="cpu")
+    rows = [*batches.run(), *singles.run()]
+    assert [row["mode"] for row in rows[:: len(rows) - 1]] == ["batch", "single"]
     ours = [row for row in rows if row["implementation"] == search_rivals.SKETCH]
     assert {row["mode"] for row in ours} == {"single", "batch"}
     assert len(ours) == 2 * len(search_cuda.PLANS)
@@ -96,6 +100,14 @@ def test_a_million_on_a_gpu_beside_exact_attention(monkeypatch):
     exact = [row for row in rows if row not in ours]
     assert [row["speed"] == 1 for row in exact if row["mode"] == "batch"] == [True, False]
     assert len(lines) == len(rows)
+
+
+def test_a_million_on_a_gpu_is_kept_step_by_step(monkeypatch):
+    steps = [tables.Step({"mode": mode}, 1, lambda m=mode: [{"mode": m}]) for mode in ("a", "b")]
+    monkeypatch.setattr(search_cuda, "million", lambda *, quick, log: steps)
+    growing = tables.Tables({})
+    search.measure("cuda", quick=True, tables=growing)
+    assert growing.record["million"] == [{"mode": "a"}, {"mode": "b"}]
 
 
 @needs_numba
@@ -112,7 +124,8 @@ def test_single_queries_by_a_graph_that_is_captured_once(data, monkeypatch):
     monkeypatch.setattr(search_cuda.cuda_graph, "QueryGraph", Graph)
     one = search_rivals.sketch(data.key, plan(701, 1e-2, 0.5, 8, 8))
     graph = search_cuda.by_graph(one)
-    assert graph.implementation == f"{one.implementation}, CUDA graph"
+    last = search_cuda.million(quick=True, log=print)[-1]  # after all others
+    assert graph.implementation == last.about["implementation"]
     for query in data.test[0][:3]:
         np.testing.assert_array_equal(graph.ask(graph.built(), query), query + 1)
     assert graphs == [one.built()]

@@ -1,12 +1,16 @@
 """The tables of recorded figures say what the records say."""
 
+import importlib
 import json
 import re
+import shutil
 import types
 from pathlib import Path
 
 import pytest
 from cases import load
+
+from benchmarks import device_plan, exact, inputs, tables
 
 BOOK = Path(__file__).parents[1] / "book"
 recorded = load(BOOK / "_ext/recorded.py")
@@ -80,6 +84,17 @@ def test_rows_are_chosen_by_their_fields():
     assert recorded.rows_of({"a": {"b": ROWS}}, "a.b", {"implementation": "slow"}) == ROWS[4:]
 
 
+def test_tables_that_a_record_lacks_have_no_rows():
+    assert recorded.rows_of({}, "rows", {}) == []
+    assert recorded.rows_of({"growth": {}}, "growth.fits", {}) == []
+    assert recorded.rows_of({"rows": ROWS[2:], "goals": ROWS[:1]}, "rows goals", {}) == [
+        *ROWS[2:],
+        ROWS[0],
+    ]
+    left_out = {"n": 64, "seconds": None, "reason": "left out: the process ended before"}
+    assert recorded.rows_of({"rows": [left_out, *ROWS]}, "rows", {}) == ROWS
+
+
 def test_provenance_names_device_date_commit_and_versions():
     path = sorted((BOOK / "data").glob("*.json"))[0]
     record = json.loads(path.read_text("utf8"))
@@ -142,9 +157,9 @@ def test_records_of_several_devices_stand_side_by_side(tmp_path):
     text, nodes = run(recorded.Recorded, tmp_path, "exact", **OPTIONS)
     assert [type(node).__name__ for node in nodes] == ["table"]
     assert "a processor" not in text  # nothing to tell apart
-    for name, who in (("exact.cuda-h200.json", "an H200"), ("exact.cuda.json", "an H100")):
+    for name, who in (("exact.cuda-h200.json", "an H200"), ("exact.cuda-h100.json", "an H100")):
         stored(tmp_path, name, "cuda", who)
-    stored(tmp_path, "exactly.cuda.json", "cuda", "of another benchmark")
+    stored(tmp_path, "exactly.cuda-h100.json", "cuda", "of another benchmark")
     text, (beside,) = run(recorded.Recorded, tmp_path, "exact", **OPTIONS)
     assert beside["classes"] == ["recorded-beside"]
     assert [part[0].astext() for part in beside] == ["a processor", "an H100", "an H200"]
@@ -159,7 +174,7 @@ def test_a_chapter_shows_records_of_gpus_alone(tmp_path):
     stored(tmp_path, "exact.cpu.json", "cpu", "a processor")
     options = OPTIONS | {"device": "cuda"}
     assert run(recorded.Recorded, tmp_path, "exact", **options) == ("", [])
-    made = stored(tmp_path, "exact.cuda.json", "cuda", "an H100")
+    made = stored(tmp_path, "exact.cuda-h100.json", "cuda", "an H100")
     text, (title, table) = run(recorded.Recorded, tmp_path, "exact", **options)
     assert title.astext() == f"an H100, {made['provenance']['date'][:10]}"
     assert type(table).__name__ == "table"
@@ -175,14 +190,101 @@ def test_a_page_has_one_line_where_there_is_no_gpu(tmp_path):
         "No figure here is from a GPU. On one, all are measured by "
         "python -m benchmarks device --out DIR."
     )
-    stored(tmp_path, "exact.cuda.json", "cuda", "an H100")
-    stored(tmp_path, "train.cuda.json", "cuda", "an H100")
+    stored(tmp_path, "exact.cuda-h100.json", "cuda", "an H100")
+    stored(tmp_path, "train.cuda-h100.json", "cuda", "an H100")
     text, _ = run(recorded.RecordedDevices, tmp_path)
     assert text == "Figures of a GPU are from an H100."
 
 
+def asked():
+    """Return each table that a page shows: the page, the benchmark and the options."""
+    found = []
+    for page in sorted(BOOK.glob("*.md")):
+        for name, body in re.findall(r"```{recorded} (\w+)\n(.*?)```", page.read_text(), re.S):
+            options = dict(re.findall(r"^:(\w+): (.*)$", body, re.M))
+            found.append(pytest.param(name, options, id=f"{page.stem}-{len(found)}-{name}"))
+    return found
+
+
+@pytest.fixture(scope="module")
+def left_out():
+    """Return the record of a GPU by benchmark, each step of whose tables was left out."""
+    made = {}
+
+    class Passed(tables.Tables):
+        def measure(self, name, steps, *told):
+            steps = steps() if callable(steps) else steps
+            reason = {"reason": tables.TO_COME, "seconds": None}
+            self.record[name] = [{**step.about, **reason} for step in steps]
+
+        def whole(self, name, table):
+            self.record[name] = []
+
+        def parity(self, cases):
+            self.record["parity"] = []
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inputs, "libraries", lambda device: ["torch", "cupy"])
+        patch.setattr(exact, "skipping", lambda *given, **more: [])  # whose steps draw numbers
+        for name in {step.benchmark for step in device_plan.PLAN if not step.command}:
+            growing = Passed({})
+            importlib.import_module(f"benchmarks.{name}").measure(
+                "cuda", quick=False, tables=growing
+            )
+            made[name] = growing.record
+    return made
+
+
+@pytest.mark.parametrize(("name", "options"), asked())
+def test_each_page_is_made_of_whatever_records_of_gpus_there_are(tmp_path, left_out, name, options):
+    (tmp_path / "data").mkdir()
+    for path in (BOOK / "data").glob(f"{name}.cpu.json"):
+        shutil.copy(path, tmp_path / "data")
+    before, _ = run(recorded.Recorded, tmp_path, name, **options)
+    there = name in left_out and recorded.rows_of(
+        {key: [{}] for key in left_out[name]}, options.get("table", "rows goals"), {}
+    )
+    # a name of a table that nobody measures would show nothing, and nobody would see it
+    assert before or there
+    lines = {line for line in before.splitlines() if "a processor" not in line}
+    for device, more in (("h200", {}), ("h100", left_out.get(name, {}))):
+        stored(tmp_path, f"{name}.cuda-{device}.json", "cuda", f"an {device}", **more)
+        path = tmp_path / "data" / f"{name}.cuda-{device}.json"
+        record = json.loads(path.read_text())
+        for table in {"rows", *more}:
+            record[table] = more.get(table, [])
+        path.write_text(json.dumps(record))
+    beside, _ = run(recorded.Recorded, tmp_path, name, **options)
+    assert lines <= set(beside.splitlines())
+    assert "an h" not in beside  # which has no row
+
+
+def test_records_with_different_tables_stand_side_by_side(tmp_path):
+    for name, who, kind, speed in (
+        ("search.cpu.json", "a processor", "cpu", 1.0),
+        ("search.cuda-h100.json", "an H100", "cuda", 2.0),
+        ("search.cuda-h200.json", "an H200", "cuda", 3.0),
+    ):
+        million = [ROWS[0] | {"speed": speed}]
+        growth = {"fits": million} if kind == "cpu" else {}
+        stored(tmp_path, name, kind, who, rows=[], million=million, growth=growth)
+    options = {"by": "implementation", "show": "speed"}
+    _, (beside,) = run(recorded.Recorded, tmp_path, "search", table="million", **options)
+    assert [part[0].astext() for part in beside] == ["a processor", "an H100", "an H200"]
+    assert [part[1].astext().split()[-2:] for part in beside] == [
+        [f"{x}.00", "×"] for x in (1, 2, 3)
+    ]
+    stored(
+        tmp_path, "exact.cuda-h100.json", "cuda", "an H100", goals=[row("fast", 16_384, 1.0, 9.0)]
+    )
+    text, _ = run(recorded.Recorded, tmp_path, "exact", **OPTIONS)
+    assert "n = 16,384" in text
+    text, (title, _) = run(recorded.Recorded, tmp_path, "search", table="growth.fits", **options)
+    assert title.astext() == "a processor"  # alone, and named since the others have none
+    assert "an H" not in text
+
+
 def test_chapters_say_nothing_of_records_that_there_are_not():
+    said = r"(no|No) GPU has been|recorded on a CPU|recorded yet|machine without a GPU"
     for page in BOOK.glob("*.md"):
-        assert not re.search(
-            r"(no|No) GPU has been|recorded on a CPU|recorded yet", page.read_text()
-        )
+        assert not re.search(said, page.read_text()), page.name
