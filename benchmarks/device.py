@@ -1,10 +1,11 @@
 """Everything that needs a GPU, in one command that may be cut: its tests, and all tables on CUDA.
 
 Steps run in the order of their worth, each in a process that is killed at its own limit, and none
-begins that will not be done before the deadline. After each step its table is in `DIR/records.zip`
-and its fate in `DIR/device.json`; `DIR/log.txt` has all that was printed. A second call with the
-same DIR goes on where the first one stopped, also where the machine was taken away: what is lost is
-the table under way. What failed, or was killed, is tried again last.
+begins that will not be done before the deadline. After each step what it measured, also until it
+was killed, is in `DIR/records.zip` and its fate in `DIR/device.DEVICE.json`; `DIR/log.txt` has all
+that was printed. A second call with the same DIR goes on where the first one stopped, within a
+table, too. Where the machine was taken away, the table under way is lost. What failed, or was
+killed, is tried again last. Several GPUs may share a DIR.
 
 Needs no Jupyter. A copy without git history is told its commit by ATTNBOOK_COMMIT.
 """
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import harness, provenance
-from benchmarks.device_kept import DONE, FAILED, KILLED, Kept
+from benchmarks.device_kept import DONE, FAILED, KILLED, PART, Kept
 from benchmarks.device_machine import Machine, MachineGoneError, Pretended, Processes
 from benchmarks.device_plan import RefusedError, Step, chosen, described
 
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=Path,
         metavar="DIR",
-        help="where device.json, records.zip and log.txt go (default: _build/benchmarks/device); "
+        help="where its three files go (default: _build/benchmarks/device); "
         "where an earlier call left them, this one goes on",
     )
     parser.add_argument(
@@ -90,7 +91,7 @@ def run(
 ) -> int:
     """Do what an earlier call left, and return 0, or 1 if a step of this call did not end well.
 
-    Raises RefusedError for a step that there is not, or a folder of another device.
+    Raises RefusedError for a step that there is not, or a folder of trials where this is none.
     """
     steps = chosen(tables)
     out.mkdir(parents=True, exist_ok=True)
@@ -114,7 +115,7 @@ def _run(steps: Sequence[Step], kept: Kept, machine: Machine, deadline: float | 
         f"{len(steps)} steps, {len(steps) - len(waiting)} of them done before; "
         f"the rest takes about {total:.0f} s; {until}; into {kept.out}"
     )
-    counts = {DONE: 0, FAILED: 0, KILLED: 0}
+    counts = {DONE: 0, PART: 0, FAILED: 0, KILLED: 0}
     left: list[Step] = []
     for step in waiting:
         start = machine.clock()
@@ -123,11 +124,16 @@ def _run(steps: Sequence[Step], kept: Kept, machine: Machine, deadline: float | 
             left.append(step)
             continue
         tell(f"{step.name}: about {step.usual:.0f} s, killed after {allowed:.0f} s")
-        outcome = machine.do(step, Path(kept.work), allowed, kept.record["quick"], tell)
+        try:
+            outcome = machine.do(step, Path(kept.work), allowed, kept.record["quick"], tell)
+        except (KeyboardInterrupt, SystemExit):  # somebody ends this call
+            kept.take(step)
+            raise
+        kept.take(step)
         seconds = machine.clock() - start
         status = outcome.status
         if status == DONE and not step.command and not kept.is_done(step):
-            status = FAILED
+            status = PART if kept.is_begun(step) else FAILED
         counts[status] += 1
         facts = {"status": status, "seconds": round(seconds, 1), "last_line": outcome.last_line}
         facts["at_limit"] = status == KILLED and allowed == step.limit
@@ -136,7 +142,9 @@ def _run(steps: Sequence[Step], kept: Kept, machine: Machine, deadline: float | 
         tell(f"{step.name}: {status} after {seconds:.0f} s{after}")
     if left:
         names, seconds = ", ".join(step.name for step in left), sum(step.usual for step in left)
-        tell(f"left, about {seconds:.0f} s: {names}; call again with the same --out to go on")
+        tell(f"left, about {seconds:.0f} s: {names}")
+    if left or counts[PART]:
+        tell("call again with the same --out to go on")
     ended = ", ".join(f"{count} {status}" for status, count in counts.items())
     tell(f"steps of this call: {ended}, {len(left)} left; all is in {kept.out}")
     return 1 if counts[FAILED] + counts[KILLED] else 0

@@ -165,22 +165,21 @@ class Pretended:
         draw = random.Random(f"{self.seed} {step.name}")
         takes, fate = step.usual * draw.uniform(0.4, 1.6), draw.random()
         each = takes / self.PARTS
+        rest = float("inf") if fate < self.HANG else each
         try:
-            if fate < self.HANG:
-                each = float("inf")
             if step.command:
-                self._pass(each * self.PARTS)
+                self._pass(rest * self.PARTS)
             else:
-                self._measure(step, work, seconds, each, tell, breaks=fate > 1 - self.FAIL)
+                self._measure(step, work, seconds, (each, rest), tell, fate > 1 - self.FAIL)
         except _TooLateError:
             return Outcome(KILLED, "(a pretended step hung)")
         except ArithmeticError as error:
             return Outcome(FAILED, str(error))
         return Outcome(DONE, "(pretended)")
 
-    def _measure(self, step, work, seconds, each, tell, breaks):
-        path = work / f"{step.benchmark}.cuda.json"
+    def _measure(self, step, work, seconds, takes, tell, breaks):
         head = self.head("")
+        path = work / f"{step.benchmark}.{provenance.place(head['provenance']['device'])}.json"
         record, again = head | {"benchmark": step.benchmark}, None
         if path.exists():
             record, again = json.loads(path.read_text("utf-8")), head["provenance"]
@@ -195,7 +194,7 @@ class Pretended:
         def part(i):
             if breaks:
                 raise ArithmeticError("(a pretended step failed)")
-            self._pass(each)
+            self._pass(takes[i > 0])
             return [{"part": i, "pretended": True}]
 
         parts = [Part({"part": i}, 1.0, partial(part, i)) for i in range(self.PARTS)]
