@@ -192,6 +192,8 @@ def self_attention(device: str, *, quick: bool, log: Callable[[str], None]) -> l
         for n, backward, is_causal in itertools.product(many, (False, True), (False, True))
         if device == "cpu" or n != GOAL or backward
     ]
+    if device == "cuda":  # where what comes last may be cut: the nearer to the goals, the sooner
+        problems.sort(key=lambda problem: -problem.n)
     sizes = () if quick else FLEX_SIZES[device]
     flex = [problem for problem in problems if problem.width == 64 and problem.n in sizes]
     return steps(problems, quick=quick, log=log, flex=flex)

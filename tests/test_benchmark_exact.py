@@ -271,6 +271,8 @@ def test_the_goals_are_the_longest_passes_of_each_width(monkeypatch, on_gpu):
         *[(128, False), (128, True)],
     ]
     rest = [step.about for step, _ in measured(exact.self_attention)]
+    beside = [a["n"] for a in rest if "implementation" not in a]
+    assert beside == sorted(beside, reverse=True)
     forward = {(a["n"], a["width"]) for a in rest if not a["backward"]}
     assert forward == {(n, width) for n in (1024, 4096) for width in (64, 128)}
     backward = {(a["n"], a["width"]) for a in rest if a["backward"]}

@@ -64,6 +64,10 @@ def test_a_grid_has_a_line_for_each_and_a_column_for_each_size():
         ["theirs", "1.00 ms, 1.00 ×", "2.00 s, 1.00 ×"],
         ["slow", "", "did not run"],
     ]
+    # whichever was measured first
+    assert recorded.grid(ROWS[::-1], ["implementation"], ["seconds"], "n")[0] == head
+    names = [row | {"n": str(row["n"])} for row in ROWS[::-1]]
+    assert recorded.grid(names, ["implementation"], ["seconds"], "n")[0][1:] == ["4096", "64"]
     # without columns it has a line for each row
     alone = recorded.grid(ROWS[:2], ["implementation"], ["seconds"], None)
     assert alone == (["who", "time"], [["ours", "500 µs"], ["theirs", "1.00 ms"]])

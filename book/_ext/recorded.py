@@ -154,6 +154,8 @@ def grid(
         ]
         return head + [TITLES.get(name, name.replace("_", " ")) for name in shown], body
     columns = list(dict.fromkeys(row[across] for row in rows))
+    if all(isinstance(c, (int, float)) for c in columns):  # rows stand as they were measured
+        columns.sort()
     lines: dict[tuple, dict[Any, str]] = {}
     for row in rows:
         texts = [
