@@ -12,12 +12,18 @@ Needs no Jupyter. A copy without git history is told its commit by ATTNBOOK_COMM
 
 import argparse
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks import harness, provenance
 from benchmarks.device_kept import DONE, FAILED, KILLED, PART, Kept
-from benchmarks.device_machine import Machine, MachineGoneError, Pretended, Processes
+from benchmarks.device_machine import (
+    Machine,
+    MachineGoneError,
+    Outcome,
+    Pretended,
+    Processes,
+)
 from benchmarks.device_plan import RefusedError, Step, chosen, described
 
 PACKING_SECONDS = 10.0  # before the deadline, for what is written last
@@ -124,12 +130,7 @@ def _run(steps: Sequence[Step], kept: Kept, machine: Machine, deadline: float | 
             left.append(step)
             continue
         tell(f"{step.name}: about {step.usual:.0f} s, killed after {allowed:.0f} s")
-        try:
-            outcome = machine.do(step, Path(kept.work), allowed, kept.record["quick"], tell)
-        except (KeyboardInterrupt, SystemExit):  # somebody ends this call
-            kept.take(step)
-            raise
-        kept.take(step)
+        outcome = _done(step, kept, machine, start + allowed, tell)
         seconds = machine.clock() - start
         status = outcome.status
         if status == DONE and not step.command and not kept.is_done(step):
@@ -148,3 +149,25 @@ def _run(steps: Sequence[Step], kept: Kept, machine: Machine, deadline: float | 
     ended = ", ".join(f"{count} {status}" for status, count in counts.items())
     tell(f"steps of this call: {ended}, {len(left)} left; all is in {kept.out}")
     return 1 if counts[FAILED] + counts[KILLED] else 0
+
+
+def _done(
+    step: Step, kept: Kept, machine: Machine, end: float, tell: Callable[[str], None]
+) -> Outcome:
+    """Do a step until its end, and return how it went; its table goes on past what fails.
+
+    A fault may end the GPU for the process: then another one measures the parts that are to come.
+    """
+    to_come = None
+    while True:
+        seconds = end - machine.clock()
+        try:
+            outcome = machine.do(step, kept.work, seconds, kept.record["quick"], tell)
+        except (KeyboardInterrupt, SystemExit):  # somebody ends this call
+            kept.take(step)
+            raise
+        kept.take(step)
+        before, to_come = to_come, kept.to_come(step)
+        if outcome.status != FAILED or to_come in (0, before) or machine.clock() >= end:
+            return outcome
+        tell(f"{step.name}: failed, {outcome.last_line}; goes on with the {to_come} parts to come")

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks import harness, provenance
 from benchmarks.device_plan import RefusedError, Step
-from benchmarks.tables import is_whole
+from benchmarks.tables import TO_COME, is_whole
 
 RECORDS, LOG = "records.zip", "log.txt"
 DONE, PART, FAILED, KILLED = "done", "in part", "failed", "killed"  # how a step went
@@ -68,12 +68,18 @@ class Kept:
         record = self._measured(step)
         return record is not None and step.table in record["table_seconds"]
 
+    def to_come(self, step: Step) -> int:
+        """Return how many parts of the table of a step no process has begun."""
+        record = self._measured(step) or {}
+        return sum(row.get("reason") == TO_COME for row in record.get(step.table, []))
+
     def was_tried(self, step: Step) -> bool:
         """Return whether the step failed before, or was killed at its limit, not at a deadline."""
         facts = self.record["steps"].get(step.name, {})
         return facts.get("status") == FAILED or facts.get("at_limit", False)
 
     def _measured(self, step: Step) -> dict[str, Any] | None:
+        """Return the record of the benchmark of a step; none where there is none."""
         path = self._path(step)
         return json.loads(path.read_text("utf-8")) if path.exists() else None
 

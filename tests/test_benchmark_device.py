@@ -312,7 +312,7 @@ def test_what_failed_is_tried_again_last_and_what_is_done_never(tmp_path):
     assert called(tmp_path, Watched(seed), tables=names) == 1
     again = Watched(seed)
     called(tmp_path, again, tables=[*names, "exact.half"])
-    assert again.begun == ["exact.half", "exact.ceilings"]
+    assert list(dict.fromkeys(again.begun)) == ["exact.half", "exact.ceilings"]
     log = (tmp_path / "log.txt").read_text()
     assert "exact.ceilings: failed after" in log
     assert "(a pretended step failed)" in log
@@ -339,6 +339,50 @@ def test_a_step_that_hangs_is_killed_at_its_limit(tmp_path):
     assert called(tmp_path, well, tables=["search"]) == 0
     assert parts(tmp_path, step.name) == ([0, 1, 2], [])
     assert kept_tables(tmp_path) == {step.name}
+
+
+def test_a_table_goes_on_past_a_part_that_ends_its_process(tmp_path):
+    class Faulty(Watched):
+        faults = 2
+
+        def _pass(self, seconds):
+            super()._pass(seconds)
+            if self.faults:
+                self.faults -= 1
+                raise ArithmeticError("a fault")
+
+    machine = Faulty(seed_of(exact_half="done"))
+    assert called(tmp_path, machine, tables=["exact.half"]) == 0
+    assert machine.ended == [("exact.half", how) for how in ("failed", "failed", "done")]
+    assert parts(tmp_path, "exact.half") == ([0, 1, 2], [])  # those that failed, at last
+    # not for ever, and not beyond its limit
+    (step,) = device_plan.chosen(["exact.half"])
+    for seconds, times in ((0, 3), (step.limit, 1)):
+
+        class Broken(Faulty):
+            faults = 99
+            each = seconds
+
+            def do(self, *given):
+                self.now += self.each
+                return super().do(*given)
+
+        machine = Broken(seed_of(exact_half="done"))
+        out = tmp_path / str(times)
+        assert called(out, machine, tables=["exact.half"]) == 1
+        assert len(machine.begun) == times
+        assert parts(out, "exact.half")[1][:times] == [tables.UNDER_WAY] * times
+
+    class Absent(Faulty):
+        def do(self, *given):
+            if not self.begun:
+                return super().do(*given)
+            self.begun.append("again")
+            assert len(self.begun) < 3, "it begins no part"
+            return device_machine.Outcome("failed", "no such module")
+
+    machine = Absent(seed_of(exact_half="done"))
+    assert called(tmp_path / "absent", machine, tables=["exact.half"]) == 1
 
 
 class Short(Watched):
