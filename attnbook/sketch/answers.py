@@ -212,7 +212,7 @@ def found_probability_of(state: SketchState, q: Array, close: NearKeys) -> Array
     some = close.best >= 0
     key = gather(state.key.array(), xp.where(some, close.best, xp.zeros_like(close.best)))
     key = xp.astype(key, q.dtype, copy=False)
-    return xp.where(some, state.settings.hash.retrieval_probability(q, key), nan)
+    return xp.where(some, state.engine.retrieval_probability(q, key), nan)
 
 
 def _missed(close: NearKeys, scored: Array, others: list[Array]) -> Array:

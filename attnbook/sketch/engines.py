@@ -4,6 +4,7 @@ All have the same methods. Kernels and their libraries are imported when an engi
 """
 
 import abc
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -40,6 +41,10 @@ class Reference:
         if of_queries and hasattr(self.hash, "query_signatures"):
             return self.hash.query_signatures(x)
         return self.hash.signatures(x)
+
+    def retrieval_probability(self, query: Array, key: Array) -> Array:
+        """Return the chance that each key is found by its query in at least one table."""
+        return self.hash.retrieval_probability(query, key)
 
     def output(self, state: SketchState, query: Array) -> Any:
         """Return the output of unchecked queries from one compiled call, or None without one."""
@@ -236,6 +241,14 @@ class Cupy(Kernel):
 
     def hashed(self, x: Array, of_queries: bool) -> Array:
         return self.chances(x).signatures(x)
+
+    def retrieval_probability(self, query: Array, key: Array) -> Array:
+        return self._plain.retrieval_probability(query, key)
+
+    @functools.cached_property
+    def _plain(self) -> Any:
+        """The hash for plain functions. One that the kernels know may come from any library."""
+        return self.hash.to("cupy") if self.compiled else self.hash
 
     def prepare(self, key: Array, value: Array, tables: Any, **options: Any) -> Any:
         return self.query.Prepared(self.chances(key), key, value, tables, **options)

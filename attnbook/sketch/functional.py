@@ -52,7 +52,8 @@ def sketch_attention(
         **True = may attend.** Keys that no query may see are not put into the tables. A mask that
         differs between queries needs impl ``"reference"`` and a tail other than ``"moments"``.
     hash : SimHash, StableHash, LiftedHash, GivenHash or your own
-        For vectors of width d_k, in the library of `query`.
+        For vectors of width d_k, in the library of `query`; with impl ``"cupy"`` a `SimHash` or
+        `StableHash` may be of any.
     is_causal : bool
         A query attends to keys up to its own place, and the last query to all keys. So the mask is
         aligned to the last key where n_q ≠ n_k.

@@ -84,7 +84,7 @@ def near(
     distinct = xp.reshape(found.distinct, flat)
     by_importance = settings.estimator == "importance"
     if (weigh or by_importance) and settings.knows_chances:
-        probability = settings.hash.retrieval_probability(q[:, None, :], key)
+        probability = state.engine.retrieval_probability(q[:, None, :], key)
         sure = xp.where(distinct, probability, xp.ones_like(probability))
         expected = log_sum(masked(scores - log_chance(sure), distinct))
         chances = [xp.reshape(probability, shape)] if by_importance else []
