@@ -1,8 +1,8 @@
 """A stand-in for CuPy on a machine without a GPU: NumPy's functions, and kernels run on the CPU.
 
 The package asks CuPy for arrays, for a few of NumPy's functions and for a RawModule of its kernels.
-Here the arrays are NumPy's in a class of their own, so that an array that was not moved is refused
-as CuPy refuses it, and the module is the same source compiled by a C++ compiler (see
+Here an array hides its numbers in a class that is not NumPy's, so that an array that was not moved
+is refused as CuPy refuses it. The module is the same source compiled by a C++ compiler (see
 cuda_on_cpu.cpp). What a GPU would have to do, and how often the host would wait for it, is noted in
 `TRAFFIC`.
 """
@@ -10,18 +10,22 @@ cuda_on_cpu.cpp). What a GPU would have to do, and how often the host would wait
 import contextlib
 import ctypes
 import functools
+import importlib
+import math
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
 HERE = Path(__file__).parent
 COMPILERS = ("c++", "g++", "clang++")
@@ -68,28 +72,16 @@ class Traffic:
         self.work: list[str] = []
         self.waits = 0
         self.captured: list | None = None  # launches of the graph that is being captured
-        self.is_inside = False  # a function of CuPy, whose parts are not counted
 
     def note(self, name: str) -> None:
         """Note a piece of work."""
         assert self.captured is None, f"{name} in a capture"
-        if not self.is_inside:
-            self.work.append(name)
+        self.work.append(name)
 
     def wait(self) -> None:
         """Note that the host waits."""
         assert self.captured is None, "a wait in a capture"
-        if not self.is_inside:
-            self.waits += 1
-
-    @contextlib.contextmanager
-    def inside(self):
-        """Do not count the parts of what is done here."""
-        before, self.is_inside = self.is_inside, True
-        try:
-            yield
-        finally:
-            self.is_inside = before
+        self.waits += 1
 
 
 TRAFFIC = Traffic()
@@ -107,13 +99,35 @@ WAITING = ("flatnonzero", "nonzero", "unique")
 """Functions whose results have a size that only the GPU knows."""
 
 
-class GpuArray(np.ndarray):
-    """An array that stands for one on the GPU: it does not mix with NumPy's own."""
+class GpuArray(NDArrayOperatorsMixin):
+    """`cupy.ndarray`: it does not mix with NumPy's, and only `get` gives its numbers away.
+
+    What CuPy's arrays lack is absent here too: for one they are no index. Indices out of range
+    raise, where CuPy wraps them around.
+    """
+
+    def __init__(self, shape: Any, dtype: Any = float, memptr: Any = None, strides: Any = None):
+        if memptr is None:
+            self._host = np.empty(shape, dtype)
+            if self._host.size:  # with what no result should be
+                self._host.view(np.uint8).fill(0xA5)
+        else:
+            self._host = np.lib.stride_tricks.as_strided(memptr.array, shape, strides)
+
+    @classmethod
+    def of(cls, host: np.ndarray) -> "GpuArray":
+        """Return these numbers of NumPy's on the GPU, without a copy."""
+        made = cls.__new__(cls)
+        made._host = host
+        return made
+
+    def __array__(self, *options, **named):
+        raise TypeError("Implicit conversion to a NumPy array is not allowed.")
 
     def get(self):
         """Copy to the host, as all methods that make numbers of Python."""
         TRAFFIC.wait()
-        return np.array(self.view(np.ndarray))
+        return np.array(self._host)
 
     def __bool__(self):
         return bool(self.get())
@@ -124,94 +138,169 @@ class GpuArray(np.ndarray):
     def __float__(self):
         return float(self.get())
 
-    def __index__(self):
-        return self.get().__index__()
+    def __repr__(self):
+        return repr(self.get())
 
-    def item(self, *where):
-        return self.get().item(*where)
+    def item(self):
+        return self.get().item()
 
     def tolist(self):
         return self.get().tolist()
 
+    def __len__(self):
+        return len(self._host)
+
+    def __iter__(self):
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, where):
+        arrays = [x for x in (where if isinstance(where, tuple) else (where,)) if is_array(x)]
+        if arrays:
+            TRAFFIC.note("getitem")
+        if any(x.dtype == bool for x in arrays):
+            TRAFFIC.wait()  # for the size of the result
+        return on_gpu(self._host[on_host(where)])
+
     def __setitem__(self, where, value):
         TRAFFIC.note("setitem")
-        super().__setitem__(where, value)
+        self._host[on_host(where)] = on_host(value)
 
-    def astype(self, dtype, copy=True):
-        if copy or self.dtype != dtype:
-            TRAFFIC.note("astype")
-        return super().astype(dtype, copy=copy)
+    def astype(self, dtype, *, copy=True):
+        if not copy and self.dtype == dtype:
+            return self
+        TRAFFIC.note("astype")
+        with np.errstate(all="ignore"):
+            return GpuArray.of(self._host.astype(dtype))
 
-    def __array_ufunc__(self, ufunc, method, *inputs, **options):
-        _refuse_numpy(inputs)
+    def __array_ufunc__(self, ufunc, method, *inputs, out=(), **options):
+        plain = on_host(inputs)
         TRAFFIC.note(ufunc.__name__)
-        plain = [x.view(np.ndarray) if isinstance(x, GpuArray) else x for x in inputs]
-        if "out" in options:
-            options["out"] = tuple(x.view(np.ndarray) for x in options["out"])
+        if out:
+            options["out"] = on_host(out)
         with np.errstate(all="ignore"):  # a GPU does not warn
-            return _on_gpu(getattr(ufunc, method)(*plain, **options))
+            result = on_gpu(getattr(ufunc, method)(*plain, **options))
+        return out[0] if out else result
+
+    shape = property(lambda self: self._host.shape)
+    ndim = property(lambda self: self._host.ndim)
+    size = property(lambda self: self._host.size)
+    dtype = property(lambda self: self._host.dtype)
+    strides = property(lambda self: self._host.strides)
+    flags = property(lambda self: self._host.flags)
+    nbytes = property(lambda self: self._host.nbytes)
+    itemsize = property(lambda self: self._host.itemsize)
+    T = property(lambda self: GpuArray.of(self._host.T))
+    mT = property(lambda self: GpuArray.of(self._host.mT))
+    data = property(lambda self: Memory(self._host))
+    device = property(lambda self: Device())
 
 
-def _refuse_numpy(arguments):
-    for x in arguments:
-        if type(x) is np.ndarray:
-            raise TypeError("Unsupported type <class 'numpy.ndarray'>")
-        if isinstance(x, (tuple, list)):
-            _refuse_numpy(x)
+class Memory:
+    """`cupy.cuda.MemoryPointer`: where an array begins."""
+
+    def __init__(self, array: np.ndarray):
+        self.array, self.ptr = array, array.ctypes.data
 
 
-def _on_gpu(result: Any) -> Any:
-    if isinstance(result, tuple):
-        return tuple(map(_on_gpu, result))
-    is_array = isinstance(result, (np.ndarray, np.generic))
-    return np.asarray(result).view(GpuArray) if is_array else result
+class Device:
+    """`cupy.cuda.Device`: the one that there is."""
+
+    id = 0
+    attributes = {"MultiProcessorCount": 4}  # noqa: RUF012
+
+    def __init__(self, number: Any = None):
+        assert number is None or int(number) == self.id
+
+    def __int__(self):
+        return self.id
+
+    def __eq__(self, other):
+        return isinstance(other, Device)
+
+    def __hash__(self):
+        return self.id
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *raised):
+        pass
+
+
+def is_array(x: Any) -> bool:
+    """Return whether `x` is an array of NumPy's or of the GPU."""
+    return isinstance(x, (np.ndarray, GpuArray))
+
+
+def on_host(x: Any) -> Any:
+    """Return the numbers of what is on the GPU, also in tuples and lists; refuse NumPy's arrays."""
+    if isinstance(x, GpuArray):
+        return x._host
+    if isinstance(x, np.ndarray):
+        raise TypeError(f"Unsupported type {type(x)}")
+    return type(x)(map(on_host, x)) if isinstance(x, (tuple, list)) else x
+
+
+def on_gpu(x: Any) -> Any:
+    """Return results of NumPy's as arrays on the GPU, single numbers too."""
+    if isinstance(x, tuple):
+        return tuple(map(on_gpu, x))
+    return GpuArray.of(np.asarray(x)) if isinstance(x, (np.ndarray, np.generic)) else x
+
+
+def makes_arrays(arguments: tuple, result: Any) -> bool:
+    """Return whether a function of NumPy's has written numbers, so that it is no view."""
+    given = [x for x in arguments if isinstance(x, np.ndarray)]
+    made = [
+        x
+        for x in (result if isinstance(result, tuple) else (result,))
+        if isinstance(x, (np.ndarray, np.generic))
+    ]
+    views = [y for y in made if any(np.may_share_memory(x, y) for x in given)]
+    return result is None or len(views) < len(made)
 
 
 class CupyOnCpu:
     """What `import cupy` gives in a test; `asked` notes the names that were taken from it.
 
-    With `ndarray=np.ndarray` arrays are NumPy's own: for code that takes any array library. With
-    `strided` kernels take arrays whose elements do not lie one after the other.
+    With `strided` kernels take arrays whose elements do not lie one after the other.
     """
 
-    def __init__(self, folder: Path, ndarray: type = GpuArray, strided: bool = False):
-        self.folder, self.ndarray, self.asked = folder, ndarray, set()
-        self.strided = strided
-        self.n_processors = 4
+    ndarray = GpuArray
+    __spec__ = ModuleSpec("cupy", None)
+    __all__ = tuple(x for x in np.__all__ if x[0] != "_" and x not in ("unstack", "vecdot"))
+
+    def __init__(self, folder: Path, strided: bool = False):
+        self.folder, self.asked, self.strided = folder, set(), strided
         self.seed = 0  # of the order in which threads run
         self.streams = [Stream(is_null=True)]
         self.cuda = SimpleNamespace(
-            Device=self.device,
+            Device=Device,
             Stream=self.stream,
             get_current_stream=self.current_stream,
             alloc_pinned_memory=self.pinned,
+            is_available=lambda: False,
         )
 
-    def asarray(self, x: Any, dtype: Any = None) -> Any:
+    def asarray(self, x: Any, dtype: Any = None) -> GpuArray:
         """Copy an array to the GPU."""
         self.asked.add("asarray")
+        if isinstance(x, GpuArray):
+            return x.astype(x.dtype if dtype is None else dtype, copy=False)
         TRAFFIC.note("asarray")
-        return np.array(x, dtype=dtype).view(self.ndarray)
+        return GpuArray.of(np.array(x, dtype=dtype))
 
-    def empty(self, shape: Any, dtype: Any) -> Any:
+    def empty(self, shape: Any, dtype: Any = float) -> GpuArray:
         """Return an array full of what no result should be."""
         self.asked.add("empty")
         assert TRAFFIC.captured is None, "an allocation in a capture"
-        x = np.empty(shape, dtype)
-        if x.size:
-            x.view(np.uint8).fill(0xA5)
-        return x.view(self.ndarray)
+        return GpuArray(shape, dtype)
 
-    def argsort(self, x: Any) -> Any:
+    def argsort(self, x: GpuArray, axis: int = -1, kind: str | None = None) -> GpuArray:
         """Sort stably, as CuPy always does."""
         self.asked.add("argsort")
         TRAFFIC.note("argsort")
-        return np.argsort(x.view(np.ndarray), kind="stable").view(self.ndarray)
-
-    def device(self, number: int = 0) -> SimpleNamespace:
-        """Return the GPU."""
-        self.asked.add("cuda")
-        return SimpleNamespace(id=0, attributes={"MultiProcessorCount": self.n_processors})
+        return GpuArray.of(np.argsort(on_host(x), axis=axis, kind="stable"))
 
     def stream(self, non_blocking: bool = False) -> "Stream":
         """Return a new stream."""
@@ -236,24 +325,69 @@ class CupyOnCpu:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        function = getattr(np, name)
-        self.asked.add(name)
-        if self.ndarray is np.ndarray:
-            return function
+        found = getattr(np, name)
+        if name not in self.__all__ or not callable(found) or isinstance(found, type):
+            return found
 
-        @functools.wraps(function)
-        def on_gpu(*arguments: Any, **options: Any) -> Any:
-            _refuse_numpy((*arguments, *options.values()))
-            with np.errstate(all="ignore"), TRAFFIC.inside():
-                result = _on_gpu(function(*arguments, **options))
-            given = [x for x in arguments if isinstance(x, GpuArray)]
-            if not any(np.may_share_memory(x, result) for x in given if result is not None):
+        @functools.wraps(found)
+        def function(*arguments: Any, **options: Any) -> Any:
+            self.asked.add(name)
+            arguments = on_host(arguments)
+            options = {key: on_host(x) for key, x in options.items()}
+            with np.errstate(all="ignore"):
+                result = found(*arguments, **options)
+            if makes_arrays(arguments, result):
                 TRAFFIC.note(name)
             if name in WAITING:
                 TRAFFIC.wait()
-            return result
+            return on_gpu(result)
 
-        return on_gpu
+        return function
+
+
+@contextlib.contextmanager
+def installed(cupy: CupyOnCpu):
+    """Let `import cupy` give this, also to array_api_compat, whose code for CuPy runs then."""
+
+    def loaded() -> list[str]:
+        """The modules of CuPy, with those that array_api_compat wraps around them."""
+        ours = re.compile(r"(array_api_compat\.)?cupyx?(\.|$)")
+        return [name for name in sys.modules if ours.match(name)]
+
+    def forget() -> None:
+        for kept in (helpers._cls_to_namespace, helpers._issubclass_fast):
+            kept.cache_clear()
+
+    helpers = sys.modules["array_api_compat.common._helpers"]
+    package = sys.modules["array_api_compat"]
+    before = {name: sys.modules.pop(name) for name in loaded()}
+    wrapped = vars(package).pop("cupy", None)
+    plain_erf = np.vectorize(math.erf, otypes=["d"])
+    special = SimpleNamespace(erf=lambda x: GpuArray.of(plain_erf(on_host(x)).astype(x.dtype)))
+    modules = {
+        "cupy": cupy,
+        "cupy.cuda": cupy.cuda,
+        "cupy.cuda.device": cupy.cuda,
+        "cupy.linalg": np.linalg,
+        "cupy.fft": np.fft,
+        # a real CuPy loads this when it is looked at, as Hypothesis does; and would ask this one
+        "cupyx": SimpleNamespace(),
+        "cupyx.scipy": SimpleNamespace(),
+        "cupyx.scipy.special": special,
+    }
+    sys.modules.update(modules)
+    forget()
+    try:
+        importlib.import_module("array_api_compat.cupy")
+        yield
+    finally:
+        for name in loaded():
+            del sys.modules[name]
+        sys.modules.update(before)
+        vars(package).pop("cupy", None)
+        if wrapped is not None:
+            package.cupy = wrapped
+        forget()
 
 
 class Pinned(np.ndarray):
@@ -320,9 +454,9 @@ class Module:
         """Run a kernel as CuPy would: arrays by address, NumPy's numbers by value."""
         held, addresses = [], []
         for x in args:
-            if isinstance(x, self.cupy.ndarray):
+            if isinstance(x, GpuArray):
                 assert self.cupy.strided or x.flags.c_contiguous, name
-                held.append(ctypes.c_void_p(x.ctypes.data))
+                held.append(ctypes.c_void_p(x.data.ptr))
                 addresses.append(ctypes.addressof(held[-1]))
             else:
                 assert isinstance(x, np.generic), (name, type(x))

@@ -1,10 +1,7 @@
 """The GPU of the tests of sketches: CuPy, or its stand-in that runs the kernels on the CPU."""
 
 import contextlib
-import sys
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import Any
 
 import cupy_on_cpu
@@ -27,7 +24,7 @@ class Gpu:
         return self.cupy.asarray(np.asarray(x, dtype=dtype))
 
     def host(self, x):
-        return x.get() if hasattr(x, "get") else np.array(x)
+        return x.get()
 
     def index(self, signatures, seed=0):
         from attnbook.sketch.cuda_index import CudaIndex
@@ -47,11 +44,6 @@ def opened(name, folder):
         yield Gpu(need_gpu("cupy"))
         return
     cupy_on_cpu.compiler()  # skips without one
-    with pytest.MonkeyPatch.context() as patch:
-        module = cupy_on_cpu.CupyOnCpu(folder)
-        module.__spec__ = ModuleSpec("cupy", None)  # the fixture `library` looks for both
-        module.cuda.is_available = lambda: False
-        patch.setitem(sys.modules, "cupy", module)
-        # a real CuPy loads this when it is looked at, as Hypothesis does; and would ask `module`
-        patch.setitem(sys.modules, "cupyx", ModuleType("cupyx"))
+    module = cupy_on_cpu.CupyOnCpu(folder)
+    with cupy_on_cpu.installed(module):
         yield Gpu(module)
