@@ -2,7 +2,7 @@
 
 from attnbook import masking, positions
 from attnbook.arrays.move import move
-from attnbook.kernels.backends import Backend, backends
+from attnbook.kernels.backends import Backend, backends, devices
 from attnbook.kernels.running_softmax import RunningSoftmax
 from attnbook.multi_head.attention import (
     multi_head_attention,
@@ -77,6 +77,7 @@ __all__ = [
     "decoder_layer",
     "decoder_layer_with_weights",
     "decoder_with_weights",
+    "devices",
     "dropout",
     "embed",
     "encoder",

@@ -25,7 +25,7 @@ from attnbook.check.calls import (
 from attnbook.check.report import Report
 from attnbook.check.sandbox import describe_error, error_text
 from attnbook.check.steps import Case, Check, Stage, agree, difference
-from attnbook.kernels.backends import array_libraries as present
+from attnbook.kernels.backends import devices
 
 F = TypeVar("F", bound=Callable)
 FOR_ALL = """
@@ -49,6 +49,11 @@ def documented(function: F) -> F:
     """Add to the docstring of a check what holds for each of them."""
     function.__doc__ = (inspect.getdoc(function) or "").replace("\n\nExamples\n", FOR_ALL)
     return function
+
+
+def present() -> list[str]:
+    """Return the array libraries that can run here, NumPy first."""
+    return list(dict.fromkeys(library for library, _ in devices()))
 
 
 class Raises(Exception):  # noqa: N818

@@ -60,7 +60,7 @@ def backends() -> list[Backend]:
     -------
     list of Backend
         NumPy, PyTorch on CPU, CUDA and MPS, and CuPy; then Numba and Triton, which compile kernels
-        for arrays of these libraries.
+        for arrays of these libraries. `devices` returns what `move` takes.
     """
     return [
         Backend("NumPy, CPU", True, f"version {np.__version__}", impls=_impls("numpy", "cpu")),
@@ -71,15 +71,30 @@ def backends() -> list[Backend]:
     ]
 
 
-def array_libraries() -> list[str]:
-    """Return the array libraries that can run here, NumPy first: `backends`, but no compiler.
+def devices() -> list[tuple[str, str | None]]:
+    """Return where arrays can be computed with here, as `move` takes it.
 
-    Whoever asks for them alone imports no compiler: Triton decides at its first import whether it
-    interprets or compiles.
+    Imports PyTorch and CuPy if they are installed, and no compiler: Triton decides at its first
+    import whether it interprets or compiles. Never raises.
+
+    Returns
+    -------
+    list of (library, device)
+        ``("numpy", None)``, and those of ``("torch", "cpu")``, ``("torch", "cuda")`` and
+        ``("cupy", None)`` that are here. MPS is not among them, since it has no float64.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import attnbook
+    >>> x = np.eye(3)
+    >>> for library, device in attnbook.devices():
+    ...     there = attnbook.move(x, library, device=device)
+    ...     assert attnbook.softmax(there).shape == (3, 3)
     """
-    cpu, *_ = _torch_backends()
-    found = {"torch": cpu, "cupy": _cupy_backend()}
-    return ["numpy", *(name for name, backend in found.items() if backend.available)]
+    cpu, cuda, _ = _torch_backends()
+    found = {("torch", "cpu"): cpu, ("torch", "cuda"): cuda, ("cupy", None): _cupy_backend()}
+    return [("numpy", None), *(place for place, backend in found.items() if backend.available)]
 
 
 _GPU_EXTRA = "pip install 'attnbook[gpu-cuda13]' (or gpu-cuda12, as the driver asks)"

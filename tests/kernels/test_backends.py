@@ -125,6 +125,18 @@ def test_every_kernel_runs_somewhere(pretend):
     assert {name for impls in found.values() for name in impls} == set(kernels.IMPLS) - gated
 
 
+def test_devices_are_what_move_takes(pretend):
+    assert attnbook.devices()[:2] == [("numpy", None), ("torch", "cpu")]
+    for library, device in attnbook.devices():
+        assert attnbook.move(np.ones(2), library, device=device).shape == (2,)
+    cuda = SimpleNamespace(is_available=lambda: True, get_device_name=lambda: "H9")
+    pretend(torch=fake_torch(cuda, mps=True), cupy=fake_cupy())
+    gpus = [("torch", "cuda"), ("cupy", None)]
+    assert attnbook.devices() == [("numpy", None), ("torch", "cpu"), *gpus]
+    pretend(torch=None, cupy=fake_cupy(available=False))
+    assert attnbook.devices() == [("numpy", None)]
+
+
 def test_a_kernel_in_numpy_may_want_a_package_that_is_absent(pretend):
     pretend(threadpoolctl=None, torch=None, cupy=None, numba=None, triton=None)
     assert attnbook.backends()[0].impls == NUMPY_IMPLS[:-1]
