@@ -10,6 +10,7 @@ cuda_on_cpu.cpp). What a GPU would have to do, and how often the host would wait
 import contextlib
 import ctypes
 import functools
+import hashlib
 import importlib
 import math
 import os
@@ -27,7 +28,8 @@ import numpy as np
 import pytest
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-HERE = Path(__file__).parent
+ON_CPU = Path(__file__).with_name("cuda_on_cpu.cpp")
+MADE = Path(__file__).parents[1] / "_build" / "kernels_on_cpu"
 COMPILERS = ("c++", "g++", "clang++")
 
 
@@ -42,24 +44,30 @@ def compiler() -> str:
 
 
 @functools.cache
-def compiled(folder: Path, code: str, expressions: tuple[str, ...]) -> ctypes.CDLL:
-    """Compile kernels for the CPU in `folder`, and load them; templates as in `expressions`."""
-    folder = Path(tempfile.mkdtemp(dir=folder))
-    source, names, library = (folder / name for name in ("kernels.cu", "names.inc", "kernels.so"))
-    source.write_text(code, "utf-8")
+def compiled(code: str, expressions: tuple[str, ...]) -> ctypes.CDLL:
+    """Compile kernels for the CPU, once for all processes, and load them.
+
+    Templates are made as in `expressions`.
+    """
     plain = re.findall(r'^extern "C" __global__ void (\w+)', code, re.MULTILINE)
-    names.write_text("".join(f"KERNEL({name}),\n" for name in (*plain, *expressions)), "utf-8")
+    names = "".join(f"KERNEL({name}),\n" for name in (*plain, *expressions))
     shared = re.search(r"extern __shared__ (\w+) memory\[\];", code)
-    made = folder / "kernels.o"
     options = ["-std=c++17", "-O1", "-U_FORTIFY_SOURCE", "-fPIC", "-fsanitize=alignment", "-c"]
-    options += [f'-DKERNELS="{source}"', f'-DNAMES="{names}"']
     options += [f"-DSHARED={shared.group(1) if shared else 'int64'}"]
-    for arguments in (
-        [*options, str(HERE / "cuda_on_cpu.cpp"), "-o", str(made)],
-        ["-shared", str(made), "-o", str(library)],
-    ):
-        done = subprocess.run([compiler(), *arguments], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+    made_of = [compiler(), code, names, *options, ON_CPU.read_text("utf-8")]
+    digest = hashlib.sha256("\0".join(made_of).encode()).hexdigest()[:20]
+    library = MADE / f"{digest}.so"
+    if not library.exists():
+        MADE.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=MADE) as folder:
+            source, listed, made, linked = (f"{folder}/{x}" for x in ("cu", "names", "o", "so"))
+            Path(source).write_text(code, "utf-8")
+            Path(listed).write_text(names, "utf-8")
+            options += [f'-DKERNELS="{source}"', f'-DNAMES="{listed}"']
+            for arguments in ([*options, str(ON_CPU), "-o", made], ["-shared", made, "-o", linked]):
+                done = subprocess.run([compiler(), *arguments], capture_output=True, text=True)
+                assert done.returncode == 0, done.stderr
+            Path(linked).replace(library)  # whole at once, whoever else makes it
     loaded = ctypes.CDLL(str(library))
     loaded.launch.restype = ctypes.c_char_p
     return loaded
@@ -270,8 +278,8 @@ class CupyOnCpu:
     __spec__ = ModuleSpec("cupy", None)
     __all__ = tuple(x for x in np.__all__ if x[0] != "_" and x not in ("unstack", "vecdot"))
 
-    def __init__(self, folder: Path, strided: bool = False):
-        self.folder, self.asked, self.strided = folder, set(), strided
+    def __init__(self, strided: bool = False):
+        self.asked, self.strided = set(), strided
         self.seed = 0  # of the order in which threads run
         self.streams = [Stream(is_null=True)]
         self.cuda = SimpleNamespace(
@@ -443,7 +451,7 @@ class Module:
 
     def __init__(self, cupy: CupyOnCpu, *, code: str, options: tuple, name_expressions: tuple):
         self.cupy, self.expressions = cupy, name_expressions
-        self.kernels = compiled(cupy.folder, code, name_expressions)
+        self.kernels = compiled(code, name_expressions)
 
     def get_function(self, name: str) -> "Function":
         """Return the kernel; templates must have been named before."""

@@ -10,10 +10,10 @@ from cuda_rungs import TEMPLATES, Gpu, imported
 
 
 @pytest.fixture(scope="session")
-def stand_in(tmp_path_factory) -> Gpu:
+def stand_in() -> Gpu:
     """The CUDA rungs with kernels that are compiled for the CPU: see cupy_on_cpu.py."""
     cupy_on_cpu.compiler()  # skips without one
-    cupy = cupy_on_cpu.CupyOnCpu(tmp_path_factory.mktemp("kernels"), strided=True)
+    cupy = cupy_on_cpu.CupyOnCpu(strided=True)
     with imported(cupy) as modules:
         for name, templates in TEMPLATES.items():  # one run of the compiler for all of them
             together = dataclasses.replace(modules[name].KERNELS, together=templates)

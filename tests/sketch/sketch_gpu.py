@@ -38,12 +38,12 @@ GPUS = ["stand-in", pytest.param("gpu", marks=pytest.mark.gpu)]
 
 
 @contextlib.contextmanager
-def opened(name, folder):
-    """Give the GPU, or its stand-in with the kernels compiled in `folder`; skip where it is not."""
+def opened(name):
+    """Give the GPU, or its stand-in with the kernels compiled for the CPU; skip where it is not."""
     if name == "gpu":
         yield Gpu(need_gpu("cupy"))
         return
     cupy_on_cpu.compiler()  # skips without one
-    module = cupy_on_cpu.CupyOnCpu(folder)
+    module = cupy_on_cpu.CupyOnCpu()
     with cupy_on_cpu.installed(module):
         yield Gpu(module)

@@ -38,7 +38,7 @@ class Kind:
 
 
 @pytest.fixture(scope="module", params=["sorted", "reference", "numba", *GPUS])
-def kind(request, kernels):
+def kind(request):
     name = request.param
     if name == "sorted":
         yield Kind(SortedIndex)
@@ -49,7 +49,7 @@ def kind(request, kernels):
     else:
         from attnbook.sketch.cuda_index import CudaIndex
 
-        with opened(name, kernels) as gpu:
+        with opened(name) as gpu:
             yield Kind(CudaIndex, gpu.to, gpu.host)
 
 

@@ -142,7 +142,7 @@ def by_gpu(gpu, case, scale, weigh=True, **options):
 
 
 @pytest.fixture(scope="module", params=["reference", "numba", *GPUS])
-def ask(request, kernels):
+def ask(request):
     """The engines, as functions of a case."""
     if request.param == "reference":
         yield by_reference
@@ -150,7 +150,7 @@ def ask(request, kernels):
         pytest.importorskip("numba")
         yield by_numba
     else:
-        with opened(request.param, kernels) as gpu:
+        with opened(request.param) as gpu:
             yield lambda case, scale, **options: by_gpu(gpu, case, scale, **options)
 
 

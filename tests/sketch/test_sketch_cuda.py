@@ -433,12 +433,12 @@ def test_keys_and_queries_without_hash_are_named(gpu):
             ask(gpu.to(bad))
 
 
-def test_names_taken_from_cupy_are_there(tmp_path):
+def test_names_taken_from_cupy_are_there():
     """The stand-in has no function that CuPy lacks."""
     if PathFinder.find_spec("cupy") is None:
         pytest.skip("cupy is not installed")
     cupy_on_cpu.compiler()
-    with cupy_on_cpu.installed(module := cupy_on_cpu.CupyOnCpu(tmp_path)):
+    with cupy_on_cpu.installed(module := cupy_on_cpu.CupyOnCpu()):
         gpu = Gpu(module)
         _, hash, arrays, index = asked_of(gpu, n=11)
         index.remove([3, 4])

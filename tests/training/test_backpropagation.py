@@ -462,9 +462,9 @@ def test_the_way_forward_is_that_of_the_package(library, name):
 
 
 @pytest.fixture
-def gpu(tmp_path):
+def gpu():
     """Give what moves an array to the stand-in of a GPU."""
-    cupy = cupy_on_cpu.CupyOnCpu(tmp_path)
+    cupy = cupy_on_cpu.CupyOnCpu()
     with cupy_on_cpu.installed(cupy):
         yield cupy.asarray
 
