@@ -4,10 +4,12 @@ The stand-in of a GPU refuses an array of NumPy's wherever one meets one of the 
 kernels alone can get wrong is in test_sketch_cuda.py.
 """
 
+import itertools
 from dataclasses import astuple
 
 import numpy as np
 import pytest
+from cases import every_day
 
 import attnbook
 from attnbook import hashing, sketch
@@ -163,23 +165,24 @@ def hash_for(to, impl, name):
     return HASHES[name] if is_moved else HASHES[name].to(to.library)
 
 
+OPTIONS = {
+    "plain": {},
+    "importance": {"estimator": "importance"},
+    "duplicates": {"estimator": "duplicates", "max_bucket": 5},
+    "moments": {"tail": "moments", "n_heavy": 7, "n_cells": 2},
+    "uniform": {"tail": "uniform", "n_samples": 31},
+}
+
+
 @pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"estimator": "importance"},
-        {"estimator": "duplicates", "max_bucket": 5},
-        {"tail": "moments", "n_heavy": 7, "n_cells": 2},
-        {"tail": "uniform", "n_samples": 31},
-    ],
-    ids=lambda options: "-".join(map(str, options.values())) or "plain",
+    ("name", "chosen"),
+    every_day(zip(itertools.cycle(HASHES), OPTIONS), itertools.product(HASHES, OPTIONS)),
 )
-@pytest.mark.parametrize("name", HASHES)
 @pytest.mark.parametrize("impl", ["reference", "cupy"])
-def test_sketch_attention(gpu, impl, name, options, tmp_path):
+def test_sketch_attention(gpu, impl, name, chosen, tmp_path):
     found = []
     for to, kind in ((To("cupy"), impl), (To("numpy"), "reference")):
-        made = SketchAttention(hash_for(to, kind, name), impl=kind, **options)
+        made = SketchAttention(hash_for(to, kind, name), impl=kind, **OPTIONS[chosen])
         for part in (slice(40), slice(40, None)):
             made.update(to(KEY[part]), to(VALUE[part]))
         made.remove(to(np.array([3, 50])))
