@@ -23,7 +23,7 @@ from attnbook.arrays.weights import check_part
 from attnbook.data.batches import Batch
 from attnbook.data.ids import iterator
 from attnbook.training.loss import cross_entropy
-from attnbook.training.processes import join
+from attnbook.training.replicas import join
 from attnbook.training.run import Loss, Run, checked, evaluating, is_due, predict
 from attnbook.training.schedules import learning_rate
 from attnbook.training.settings import History, Settings

@@ -11,7 +11,7 @@ import torch
 
 from attnbook.data.batches import Batch
 from attnbook.training import checkpoints
-from attnbook.training.processes import Processes
+from attnbook.training.replicas import Replicas
 from attnbook.training.schedules import learning_rate
 from attnbook.training.settings import History
 
@@ -22,7 +22,7 @@ HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 class Run:
     """One run: a model, its optimizer, how far they are, and where that is written."""
 
-    def __init__(self, model, settings, loss, group: Processes, path):
+    def __init__(self, model, settings, loss, group: Replicas, path):
         self.model, self.settings, self.loss = model, settings, loss
         self.group, self.path = group, path
         self.module = checkpoints.unwrapped(model)

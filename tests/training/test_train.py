@@ -33,7 +33,7 @@ from attnbook.data.batches import Batch, Batches
 from attnbook.nn import Transformer
 from attnbook.training.checkpoints import load_weights
 from attnbook.training.loop import Settings, evaluate, train
-from attnbook.training.processes import Processes, _leave, join
+from attnbook.training.replicas import Replicas, _leave, join
 from attnbook.training.run import _seed, evaluating
 
 
@@ -180,7 +180,7 @@ def test_dropout_is_another_in_each_step_and_process():
     draws = []
     with torch.random.fork_rng():
         for rank in (0, 1, 0):
-            _seed(3, 5, Processes(rank, 2, torch.device("cpu")))
+            _seed(3, 5, Replicas(rank, 2, torch.device("cpu")))
             draws.append(torch.rand(7).tolist())
     assert draws[0] == draws[2] != draws[1]
 
@@ -439,16 +439,16 @@ def test_two_processes_are_one(worked):
 
 def test_a_group_that_is_there_is_used():
     device, linear = torch.device("cpu"), torch.nn.Linear(2, 1)
-    assert join(device) == Processes(0, 1, device)
-    assert Processes(0, 1, device).wrap(linear) is linear
+    assert join(device) == Replicas(0, 1, device)
+    assert Replicas(0, 1, device).wrap(linear) is linear
     torch.distributed.init_process_group(
         "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
     )
     try:
-        assert join(device) == Processes(0, 1, device)
-        assert Processes(0, 2, device).of_first(3) == 3.0
-        assert Processes(1, 2, device).of_first(3) == 0.0
-        assert Processes(0, 2, device).wrap(linear).module is linear
+        assert join(device) == Replicas(0, 1, device)
+        assert Replicas(0, 2, device).of_first(3) == 3.0
+        assert Replicas(1, 2, device).of_first(3) == 0.0
+        assert Replicas(0, 2, device).wrap(linear).module is linear
     finally:
         _leave()
     assert not torch.distributed.is_initialized()

@@ -1,4 +1,4 @@
-"""The processes that train one model together, and sums over all of them."""
+"""Replicas of one model in several processes, and sums over all of them."""
 
 import atexit
 import os
@@ -9,8 +9,8 @@ from torch import distributed
 
 
 @dataclass(frozen=True)
-class Processes:
-    """The processes that ``torchrun`` started, or a single one without it.
+class Replicas:
+    """The processes that ``torchrun`` started to train one model, or a single one without it.
 
     `rank` is the number of this process among `world`; it keeps its model on `device`.
     """
@@ -39,7 +39,7 @@ class Processes:
         return torch.nn.parallel.DistributedDataParallel(model, device_ids=devices)
 
 
-def join(device: torch.device) -> Processes:
+def join(device: torch.device) -> Replicas:
     """Join the processes that ``torchrun`` started, and stay until this one ends.
 
     It names itself by the variables RANK and WORLD_SIZE. A group that is there already is used:
@@ -49,8 +49,8 @@ def join(device: torch.device) -> Processes:
         distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
         atexit.register(_leave)
     if not distributed.is_initialized():
-        return Processes(0, 1, device)
-    return Processes(distributed.get_rank(), distributed.get_world_size(), device)
+        return Replicas(0, 1, device)
+    return Replicas(distributed.get_rank(), distributed.get_world_size(), device)
 
 
 def _leave():
