@@ -89,7 +89,8 @@ def _operator(name):
     return apply
 
 
-for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "le", "lt", "eq"):
+_NAMES = "add radd sub rsub mul rmul truediv rtruediv mod le lt eq"
+for _name in _NAMES.split():
     setattr(Tensor, f"__{_name}__", _operator(f"__{_name}__"))
 
 
@@ -390,6 +391,11 @@ def larger(x, y):
     return max(x, y) if isinstance(x, int) else Tensor(np.maximum(numbers(x), numbers(y)))
 
 
+def log2(x):
+    with np.errstate(divide="ignore"):
+        return Tensor(np.log2(numbers(x)))
+
+
 def save(pointer, value, mask):
     array, places = pointer
     array.reshape(-1)[torch.from_numpy(places[mask.array])] = torch.from_numpy(
@@ -419,6 +425,7 @@ class TensorDescriptor:
         assert all(s > 0 and s * base.element_size() % 16 == 0 for s in strides[:-1])
         assert all(size > 0 for size in shape)
         self.array, self.block = torch.as_strided(base, shape, strides), block_shape
+        self.shape = shape
         self.dtype, self.layout = TYPES[base.dtype], layout
         size = int(np.prod(block_shape)) * base.element_size()
         self.block_type = types.SimpleNamespace(shape=block_shape, nbytes=size)
@@ -497,7 +504,7 @@ gl = types.SimpleNamespace(
     max=lambda x, axis: Tensor(numbers(x).max(axis)),
     sum=lambda x, axis: Tensor(numbers(x).sum(axis)),
     exp2=lambda x: Tensor(np.exp2(numbers(x))),
-    log2=lambda x: Tensor(np.log2(numbers(x))),
+    log2=log2,
     convert_layout=lambda x, layout: x,
     allocate_shared_memory=allocate,
     warp_specialize=specialize,

@@ -29,6 +29,12 @@ class Instruction:
     def is_a(self, name):
         return self.name == name or self.name.startswith(name + ".")
 
+    @property
+    def target(self):
+        """Where a branch leads, or None."""
+        found = re.search(r"0x([0-9a-f]+)", self.operands) if self.is_a("BRA") else None
+        return int(found[1], 16) if found else None
+
 
 @dataclass(frozen=True)
 class MachineCode:
@@ -84,8 +90,7 @@ class MachineCode:
         places = {x.address: i for i, x in enumerate(self.instructions)}
         spans = []
         for end, x in enumerate(self.instructions):
-            target = re.search(r"0x([0-9a-f]+)", x.operands) if x.is_a("BRA") else None
-            start = places.get(int(target[1], 16), end) if target else end
+            start = places.get(x.target, end)
             if start < end:
                 spans.append((start, end))
         loops = []

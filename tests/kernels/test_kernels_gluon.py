@@ -6,6 +6,7 @@ cannot show is that the compiler takes the source and makes good code of it: tha
 binary. `pytest -m gpu` runs what both cannot show.
 """
 
+import itertools
 import re
 from types import SimpleNamespace
 
@@ -14,14 +15,14 @@ import gluon_interpreter
 import pytest
 import torch
 import triton_cases
+import triton_sass
+from cases import every_day
 from gluon_interpreter import EAGER, LAZY, WrongError, in_order
 from test_kernels import drawn
 
 import attnbook
 
 pytest.importorskip("triton.experimental.gluon", reason="triton with Gluon is not installed")
-
-from sass import Hopper, read
 
 from attnbook.kernels import gluon
 from attnbook.kernels.triton_kernels.operands import operands
@@ -143,7 +144,7 @@ def test_consumers_take_turns(consumers):
 
 # What is wrong is found.
 
-FREED = "mbarrier.arrive(ring.empty.index(at.slot), count=1)\n        "
+FREED = "leave(ring, after)\n        "
 WAITED = "sums = warpgroup_mma_wait(0, [summed])\n        "
 FADES = "sums = sums * gl.convert_layout(fade"
 MUTANTS = {
@@ -151,12 +152,12 @@ MUTANTS = {
     "queries are not waited for": ("mbarrier.wait(own.full.index(W), turn & 1)", "pass"),
     "queries come too early": ("mbarrier.wait(own.empty.index(w), (turn & 1) ^ 1)", "pass"),
     "stages are filled too early": (
-        "mbarrier.wait(ring.empty.index(at.slot), at.phase ^ 1)",
+        "mbarrier.wait(ring.empty.index(after.slot), at.phase ^ 1)",
         "pass",
     ),
     "another parity for stages": (
-        "ring.empty.index(at.slot), at.phase ^ 1",
-        "ring.empty.index(at.slot), at.phase",
+        "ring.empty.index(after.slot), at.phase ^ 1",
+        "ring.empty.index(after.slot), at.phase",
     ),
     "another parity for queries": ("(turn & 1) ^ 1", "turn & 1"),
     "the phase does not change": ("gl.where(wraps, at.phase ^ 1, at.phase)", "at.phase"),
@@ -164,9 +165,10 @@ MUTANTS = {
         WAITED + FREED + FADES,
         FREED + WAITED + FADES,
     ),
-    "a stage is never freed": (
-        "mbarrier.arrive(ring.empty.index(at.slot), count=1)\n        top = gl.full",
-        "top = gl.full",
+    "a stage is never freed": ("leave(ring, at)\n        top = gl.full", "top = gl.full"),
+    "the place of another stage": (
+        "ring.empty.index(after.slot), at",
+        "ring.empty.index(at.slot), at",
     ),
     "scores are not waited for": ("warpgroup_mma_wait(1, [asked, summed])", "(asked, summed)"),
     "one product too many is left": (
@@ -181,11 +183,12 @@ MUTANTS = {
     ),
     "the output without a fence": ("fence_async_shared()\n        tile =", "tile ="),
     "queries over an output that is still copied": ("tma.store_wait(0)\n", "pass\n"),
-    "one row of the mask more": ("<= index[:, None]", "< index[:, None]"),
-    "keys past the end": ("[None, :] < x.n_k", "[None, :] <= x.n_k"),
-    "the causal order from the first key": ("start - row - (x.n_k - x.n_q)", "start - row"),
-    "a tile too many without a mask": ("if p < masked", "if p < masked - 1"),
-    "a tile of keys too few": ("own + ROWS, 0)", "own, 0)"),
+    "one row of the mask more": ("eights <= (rows + last)", "eights < (rows + last)"),
+    "keys past the end": ("last = x.n_k - 1", "last = x.n_k"),
+    "columns of eight": ("(last - within)", "(last - within * 0)"),
+    "the causal order from the first key": ("last = row + (x.n_k - x.n_q)", "last = row"),
+    "a tile too many without a mask": ("if start > whole", "if start > whole + KIND.BLOCK_K"),
+    "a tile of keys too few": ("own + KIND.CONSUMERS * KIND.ROWS, 0)", "own, 0)"),
     "values of another tile": ("(tile + 1) * KIND.BLOCK_K", "tile * KIND.BLOCK_K"),
     "sums do not fade": (
         "sums = sums * gl.convert_layout(fade",
@@ -193,6 +196,7 @@ MUTANTS = {
     ),
     "an empty row divides by 0": ("gl.where(total == 0.0, 1.0, total)", "total"),
     "another head": ("head // x.G % x.B", "head % x.B"),
+    "an axis that the keys lack": ("gl.minimum(head[2], rows.shape[2] - 1)", "head[2]"),
     "a block is left out": ("rounds + 1, rounds", "rounds, rounds"),
     "bytes that nobody brings": ("keys.block_type.nbytes * HAS_K", "keys.block_type.nbytes"),
     "a barrier that waits for one consumer": (
@@ -317,29 +321,23 @@ def test_heads_whose_keys_stay_in_the_cache(n_k, is_causal, expected):
     assert gluon.walk.section_of(x) == expected
 
 
-# Machine code for sm_90a.
+# Machine code for sm_90a: see triton_sass.py.
+
+FORMS = tuple(itertools.product((64, 128), (True, False), (torch.bfloat16, torch.float16)))
+OFTEN = tuple((d, causal, dtype) for d, causal, dtype in FORMS if causal == (dtype == FORMS[0][2]))
 
 
-@pytest.fixture(scope="module", params=[(64, True), (64, False), (128, True), (128, False)])
+def form_id(form):
+    return f"{form[0]} {'causal' if form[1] else 'plain'} {str(form[2]).removeprefix('torch.')}"
+
+
+@pytest.fixture(scope="module", params=every_day(OFTEN, FORMS), ids=form_id)
 def code(request):
     """What the compiler makes of a call with rows of d numbers."""
-    import triton
-
-    d, is_causal = request.param
-    dtype = torch.bfloat16 if is_causal else torch.float16
-    made = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(triton.runtime.driver, "_active", Hopper())
-        kernel = gluon.walk.forward_kernel
-
-        class CompileOnly:
-            def __getitem__(self, grid):
-                return lambda *x, **options: made.append(kernel.warmup(*x, grid=grid, **options))
-
-        patch.setattr(gluon.walk, "forward_kernel", CompileOnly())
-        arrays = [torch.empty(2, 4, n, d, dtype=dtype) for n in (640, 512, 512)]
-        gluon.walk.forward(operands(*arrays, None, None, 0.1, is_causal), programs=132)
-    return SimpleNamespace(d=d, is_causal=is_causal, machine=read(made[0]), ptx=made[0].asm["ptx"])
+    d, is_causal, dtype = request.param
+    arguments = triton_sass.call(d, is_causal, dtype=dtype)
+    ((machine, kind),) = triton_sass.kernels_of(arguments, False, "gluon").values()
+    return SimpleNamespace(form=request.param, d=d, is_causal=is_causal, machine=machine, kind=kind)
 
 
 def main_loops(code):
@@ -354,17 +352,29 @@ def main_loops(code):
 
 
 def test_it_compiles_for_sm_90a(code):
-    machine, consumers = code.machine, gluon.walk.TILES[code.d].consumers
-    assert "sm_90a" in code.ptx
+    machine, consumers, ptx = code.machine, code.kind.CONSUMERS, code.machine.kernel.asm["ptx"]
+    assert "sm_90a" in ptx
     assert machine.stack == machine.spills == 0
     assert machine.shared <= 227 * 1024
     assert machine.count("UTMALDG") > 0 < machine.count("UTMASTG")
-    registers = [
-        int(n) for n in re.findall(r"setmaxnreg\.\w+\.sync\.aligned\.u32\s+(\d+)", code.ptx)
-    ]
+    registers = [int(n) for n in re.findall(r"setmaxnreg\.\w+\.sync\.aligned\.u32\s+(\d+)", ptx)]
     assert {24, gluon.walk.TILES[code.d].registers} <= set(registers)
     assert machine.registers * 128 * (consumers + 1) <= 65536
-    assert len(main_loops(code)) == consumers
+    assert len(main_loops(code)) == len(machine.loops) == consumers
+
+
+def test_one_compiled_kernel_serves_all_sizes(code):
+    """Triton would compile a size of 1, or one that 16 divides, as a constant of its own."""
+    d, is_causal, dtype = code.form
+    made = {code.machine.kernel.hash}
+
+    def compile_only(kernel, programs, device, *arguments, **options):
+        made.add(kernel.warmup(*arguments, grid=(programs,), **options).hash)
+
+    with triton_sass.launching(compile_only):
+        for sizes in ({"n_q": 1}, {"n_q": 640}, {"n_k": 1}, {"n_k": 512}, {"n_q": 1, "group": 3}):
+            gluon.forward(*triton_sass.call(d, is_causal, dtype=dtype, **sizes))
+    assert len(made) == 1
 
 
 def test_products_run_beside_the_softmax(code):
@@ -377,17 +387,10 @@ def test_products_run_beside_the_softmax(code):
 
 
 def test_instructions_of_a_score(code):
-    """At most 7 in a tile that is not masked; the jump over the mask is of the causal order."""
-    for body in main_loops(code):
-        first = next(i for i, x in enumerate(body) if x.is_a("WARPGROUP.DEPBAR"))
-        masking = 0
-        if code.is_causal:
-            jump = next(i for i, x in enumerate(body) if i > first and x.is_a("BRA"))
-            target = int(re.search(r"0x([0-9a-f]+)", body[jump].operands)[1], 16)
-            masking = sum(body[jump].address < x.address < target for x in body)
-            assert masking >= 128  # a comparison and a choice for each of 64 scores
-        most = {64: 6.6, 128: 7.1 if code.is_causal else 7.0}[code.d]
-        assert (len(body) - masking) / 64 <= most
+    """At most 7 in a tile that is not masked."""
+    for body in main_loops(code):  # a comparison and a choice for each of 64 scores
+        assert (len(triton_sass.masking_of(body)) >= 128) == code.is_causal
+    assert max(triton_sass.scores_of(code.machine, code.kind)) <= {64: 6.6, 128: 7.0}[code.d]
 
 
 # On a GPU.

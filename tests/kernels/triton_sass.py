@@ -1,16 +1,18 @@
-"""What the Triton kernels become on a Hopper GPU.
+"""What the Triton and Gluon kernels become on a Hopper GPU.
 
 `python tests/kernels/triton_sass.py [WIDTH ...]` prints a line for each kernel that a call would
-launch, for every kind of call and every width of rows, and needs no GPU. test_kernels_triton.py
-holds what it prints to account.
+launch, for every kind of call and every width of rows, and needs no GPU. test_kernels_triton.py and
+test_kernels_gluon.py hold what it prints to account.
 """
 
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from unittest import mock
 
 import sass
 import torch
+
+from attnbook.kernels import KERNELS
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 WIDTHS = (64, 80, 128, 256)
@@ -28,12 +30,13 @@ KINDS = {
     "decode many": {"group": 4, "n_q": 4, "is_causal": True},
     "decode all": {"group": 4, "n_q": 1, "is_causal": True, "mask": MASK[:1], "bias": MASK[:1]},
 }
+GLUON_WIDTHS, GLUON_KINDS = (64, 128), ("plain", "causal", "grouped")
 
 
-def call(d, is_causal=False, mask=None, bias=None, dtype=torch.bfloat16, n_q=N, group=1):
+def call(d, is_causal=False, mask=None, bias=None, dtype=torch.bfloat16, n_q=N, n_k=N, group=1):
     """Return the arguments of a call whose arrays hold no numbers anybody reads."""
     query = torch.empty((2, 4, group, n_q, d), dtype=dtype)
-    key, value = (torch.empty((2, 4, 1, N, d), dtype=dtype) for _ in range(2))
+    key, value = (torch.empty((2, 4, 1, n_k, d), dtype=dtype) for _ in range(2))
     bias = None if bias is None else bias.to(dtype)
     return query, key, value, mask, bias, d**-0.5, is_causal
 
@@ -44,38 +47,46 @@ def compiling():
 
     Yields a dictionary: for the name of each kernel its `MachineCode` and its `Kind` or None.
     """
-    import triton
-
-    from attnbook.kernels.triton_kernels import backward, decode, forward, tiles
-
     found = {}
 
     def compile_only(kernel, programs, device, *args, **meta):
         made = kernel.warmup(*args, grid=(programs,), **meta)
-        kind = next((x for x in args if isinstance(x, tiles.Kind)), None)
+        kind = next((x for x in (*args, *meta.values()) if hasattr(x, "BLOCK_K")), None)
         found[kernel.__name__] = sass.read(made), kind
 
-    with mock.patch.object(triton.runtime.driver, "_active", sass.Hopper()):
-        patches = [
-            mock.patch.object(x, "launch", compile_only) for x in (backward, decode, forward, tiles)
-        ]
-        for patch in patches:
-            patch.start()
+    with launching(compile_only):
         yield found
-        for patch in patches:
-            patch.stop()
 
 
-def kernels_of(arguments, backward=True):
+@contextmanager
+def launching(function):
+    """Let `function` take the place of `launch`, as on a Hopper GPU with 132 multiprocessors."""
+    import triton
+
+    from attnbook.kernels.gluon_kernels import launch
+    from attnbook.kernels.triton_kernels import backward, decode, forward, tiles
+
+    modules = backward, decode, forward, tiles, launch
+    with ExitStack() as stack:
+        for place, name, stand_in in (
+            (triton.runtime.driver, "_active", sass.Hopper()),
+            (torch.cuda, "get_device_capability", lambda device=None: (9, 0)),
+            (launch, "processors_of", lambda device: 132),
+            *((module, "launch", function) for module in modules),
+        ):
+            stack.enter_context(mock.patch.object(place, name, stand_in))
+        yield
+
+
+def kernels_of(arguments, backward=True, impl="triton"):
     """Return what a call launches: for the name of each kernel its `MachineCode` and `Kind`."""
-    from attnbook.kernels import triton
-
+    rung = KERNELS[impl].load()
     with compiling() as found:
-        triton.forward(*arguments)
+        rung.forward(*arguments)
         query = arguments[0]
         if backward:
             output = torch.empty_like(query)
-            triton.backward(*arguments, output, query.new_empty((*query.shape[:-1], 1)), output)
+            rung.backward(*arguments, output, query.new_empty((*query.shape[:-1], 1)), output)
     return found
 
 
@@ -84,10 +95,30 @@ HEAD = f"{'dtype':9}{'width':>6} {'call':21}{'kernel':15}" + "".join(
 )
 
 
+def scores_of(code, kind):
+    """Return the instructions that a thread runs for each of its scores, a number a loop.
+
+    A loop of Gluon is that of one consumer, and masks behind a branch: what it jumps over where it
+    does not mask is left out.
+    """
+    if not hasattr(kind, "CONSUMERS"):
+        return code.of_a_score(kind.BLOCK_Q, kind.BLOCK_K) if kind else []
+    scores = kind.ROWS * kind.BLOCK_K // 128
+    return [(len(body) - len(masking_of(body))) / scores for body in code.loops]
+
+
+def masking_of(body):
+    """Return the instructions of a loop of Gluon that hide scores, which a branch jumps over."""
+    at = {x.address: i for i, x in enumerate(body)}
+    jumps = ((i, at.get(x.target, i)) for i, x in enumerate(body) if x.is_a("BRA"))
+    skipped = max((body[i + 1 : end] for i, end in jumps), key=len)
+    return skipped if sum(x.is_a("FSEL") for x in skipped) >= 64 else []
+
+
 def line(dtype, d, name, kernel, code, kind):
     """Return a line of the table; last come the instructions a score in each loop."""
     numbers = (code.registers, code.spills, code.products, code.waits, code.blocks)
-    scores = code.of_a_score(kind.BLOCK_Q, kind.BLOCK_K) if kind else []
+    scores = scores_of(code, kind)
     return (
         f"{str(dtype).removeprefix('torch.'):9}{d:6} {name:21}{kernel:15}"
         + "".join(f"{x:10}" for x in numbers)
@@ -103,6 +134,9 @@ def main():
                 arguments = call(d, dtype=dtype, **options)
                 for kernel, own in kernels_of(arguments, "decode" not in name).items():
                     print(line(dtype, d, name, kernel, *own), flush=True)
+                if d in GLUON_WIDTHS and dtype in DTYPES[:2] and name in GLUON_KINDS:
+                    ((code, kind),) = kernels_of(arguments, False, "gluon").values()
+                    print(line(dtype, d, name, "gluon", code, kind), flush=True)
 
 
 if __name__ == "__main__":

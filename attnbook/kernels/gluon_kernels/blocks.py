@@ -63,12 +63,10 @@ def block_of(turn, x, KIND: gl.constexpr):
 
 
 @gluon.jit
-def tiles_of_keys(row, ROWS: gl.constexpr, x, KIND: gl.constexpr):
-    """Return how many tiles of keys ROWS rows visit, at least 1, and how many they see whole."""
-    whole = x.n_k
+def tiles_of_keys(row, x, KIND: gl.constexpr):
+    """Return how many tiles of keys the block of queries from `row` on visits, at least 1."""
     end = x.n_k
     if KIND.CAUSAL:
         own = row + (x.n_k - x.n_q)  # the last key that the first row sees
-        whole = gl.minimum(gl.maximum(own + 1, 0), x.n_k)
-        end = gl.minimum(gl.maximum(own + ROWS, 0), x.n_k)
-    return gl.maximum(gl.cdiv(end, KIND.BLOCK_K), 1), whole // KIND.BLOCK_K
+        end = gl.minimum(gl.maximum(own + KIND.CONSUMERS * KIND.ROWS, 0), x.n_k)
+    return gl.maximum(gl.cdiv(end, KIND.BLOCK_K), 1)

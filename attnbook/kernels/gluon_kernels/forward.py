@@ -38,12 +38,18 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from attnbook.kernels.gluon_kernels.blocks import block_of, rounds_of, tiles_of_keys
+from attnbook.kernels.gluon_kernels.blocks import (
+    Sizes,
+    block_of,
+    rounds_of,
+    tiles_of_keys,
+)
 from attnbook.kernels.gluon_kernels.stages import (
     Queries,
     Ring,
     Stage,
     following,
+    leave,
     pass_turn,
     produce,
     take_turn,
@@ -56,15 +62,21 @@ PRODUCER_REGISTERS = gl.constexpr(24)
 
 
 @gluon.jit
-def mask(products, start, row, x, CAUSAL: gl.constexpr):
-    """Hide the keys of a tile behind the last one that each row sees."""
+def mask(products, last, CAUSAL: gl.constexpr):
+    """Hide the keys of a tile after number `last`; if CAUSAL, after number `last` + r from row r.
+
+    A thread holds two columns of every eight, so that `eights` are constants of the code, and what
+    they are compared with is two numbers a row. A number for each column would fill the registers.
+    """
     LAYOUT: gl.constexpr = products.type.layout
     columns = gl.arange(0, products.shape[1], layout=gl.SliceLayout(0, LAYOUT))
-    if CAUSAL:  # the last query stands at the last key
-        index = gl.arange(0, products.shape[0], layout=gl.SliceLayout(1, LAYOUT))
-        seen = (columns + (start - row - (x.n_k - x.n_q)))[None, :] <= index[:, None]
+    within = columns % 8
+    eights = (columns - within)[None, :]
+    if CAUSAL:
+        rows = gl.arange(0, products.shape[0], layout=gl.SliceLayout(1, LAYOUT))
+        seen = eights <= (rows + last)[:, None] - within[None, :]
     else:
-        seen = (columns + start)[None, :] < x.n_k
+        seen = eights <= (last - within)[None, :]
     return gl.where(seen, products, HIDDEN)
 
 
@@ -72,11 +84,10 @@ def mask(products, start, row, x, CAUSAL: gl.constexpr):
 def soften(products, top, scale):
     """Return weights of a tile of products q · k, the new maximum, and the fade of what was before.
 
-    A row that has seen no key keeps the maximum −∞, and LOWEST is subtracted: no −∞ − −∞.
+    A row that has seen no key has the maximum LOWEST, not −∞: no −∞ − −∞.
     """
     higher = gl.maximum(top, gl.max(products, 1) * scale)
-    shift = gl.maximum(higher, LOWEST)
-    return gl.exp2(products * scale - shift[:, None]), higher, gl.exp2(top - shift)
+    return gl.exp2(products * scale - higher[:, None]), higher, gl.exp2(top - higher)
 
 
 @gluon.jit
@@ -110,39 +121,45 @@ def factor_of(weights, sums, ring):
 def attend(
     state,
     at,
-    masked,
     n_tiles,
+    last,
     query,
     ring,
     turns,
     scale,
-    row,
-    x,
     nothing,
     W: gl.constexpr,
     KIND: gl.constexpr,
 ):
-    """Take the keys of stages 1 … n_tiles − 1 into the running softmax of a consumer."""
+    """Take the tiles of keys but the last into the running softmax of a consumer.
+
+    `last` is the last key that the first row sees. The tiles are counted by where they begin, down
+    to 0, and whether to mask by comparing that: of the ways to write it, the compiler makes the
+    shortest loop of this one.
+    """
     top, total, sums, weights = state
-    for p in range(1, n_tiles):
+    start = (n_tiles - 2) * KIND.BLOCK_K
+    whole = last - (KIND.BLOCK_K - 1)  # tiles that begin after it are not seen as a whole
+    while start >= 0:
         take_turn(turns, at, W)
         asked = warpgroup_mma(query, keys_of(ring, at, KIND), nothing, use_acc=False, is_async=True)
         summed = warpgroup_mma(weights, values_of(ring, at, KIND), sums, is_async=True)
         pass_turn(turns, W, KIND)
         products, summed = warpgroup_mma_wait(1, [asked, summed])
         if KIND.CAUSAL:  # noqa: SIM102 - this the compiler knows, and the next it does not
-            if p < masked:
-                products = mask(products, (n_tiles - 1 - p) * KIND.BLOCK_K, row, x, True)
+            if start > whole:
+                products = mask(products, last - start, True)
         fresh, top, fade = soften(products, top, scale)
         PARTS: gl.constexpr = gl.SliceLayout(1, total.type.layout)
         total = total * gl.convert_layout(fade, PARTS)[:, None] + part_sums(fresh)
         after = following(at, KIND)
         mbarrier.wait(ring.full.index(after.slot), after.phase)
         sums = warpgroup_mma_wait(0, [summed])
-        mbarrier.arrive(ring.empty.index(at.slot), count=1)
+        leave(ring, after)
         sums = sums * gl.convert_layout(fade, gl.SliceLayout(1, sums.type.layout))[:, None]
         weights = factor_of(fresh, sums, ring)
         at = after
+        start -= KIND.BLOCK_K
     return (top, total, sums, weights), at
 
 
@@ -158,40 +175,42 @@ def consume(outputs, log_total, own, ring, turns, scale, x, W: gl.constexpr, KIN
     at = Stage(1 if W == 0 else 0, 0, 0)
     for turn in range(rounds_of(x, KIND)):
         number, _head, row = block_of(turn, x, KIND)
-        n_tiles, _all = tiles_of_keys(row, KIND.CONSUMERS * ROWS, x, KIND)
+        n_tiles = tiles_of_keys(row, x, KIND)
         row += ROWS * W
-        _own, whole = tiles_of_keys(row, ROWS, x, KIND)
+        last = x.n_k - 1
+        if KIND.CAUSAL:  # the last query stands at the last key
+            last = row + (x.n_k - x.n_q)
         mbarrier.wait(own.full.index(W), turn & 1)
         mbarrier.wait(ring.full.index(at.slot), at.phase)
         take_turn(turns, at, W)
         asked = warpgroup_mma(query, keys_of(ring, at, KIND), nothing, use_acc=False, is_async=True)
         pass_turn(turns, W, KIND)
         products = warpgroup_mma_wait(0, [asked])
-        mbarrier.arrive(ring.empty.index(at.slot), count=1)
-        top = gl.full([ROWS], HIDDEN, gl.float32, BY_ROW)
-        products = mask(products, (n_tiles - 1) * KIND.BLOCK_K, row, x, KIND.CAUSAL)
+        at = following(at, KIND)
+        leave(ring, at)
+        top = gl.full([ROWS], LOWEST, gl.float32, BY_ROW)
+        products = mask(products, last - (n_tiles - 1) * KIND.BLOCK_K, KIND.CAUSAL)
         fresh, top, _fade = soften(products, top, scale)
         total = part_sums(fresh)
         sums = gl.full([ROWS, KIND.D], 0.0, gl.float32, SUMS)
-        at = following(at, KIND)
         mbarrier.wait(ring.full.index(at.slot), at.phase)
         weights = factor_of(fresh, sums, ring)
         state, at = attend(
-            *((top, total, sums, weights), at, n_tiles - whole, n_tiles, query, ring, turns, scale),
-            *(row, x, nothing, W, KIND),
+            *((top, total, sums, weights), at, n_tiles, last, query, ring, turns, scale, nothing),
+            *(W, KIND),
         )
         top, total, sums, weights = state
         take_turn(turns, at, W)
         summed = warpgroup_mma(weights, values_of(ring, at, KIND), sums, is_async=True)
         pass_turn(turns, W, KIND)
         total = gl.convert_layout(gl.sum(total, 1), BY_ROW)
-        total = gl.where(total == 0.0, 1.0, total)  # a row that saw no key: log₂ 1 = 0, top is −∞
+        logs = (top + gl.log2(total)) * LN2  # log₂ 0 = −∞ of a row that saw no key
+        total = gl.where(total == 0.0, 1.0, total)
         rows = row + gl.arange(0, ROWS, layout=BY_ROW)
-        logs = (top + gl.log2(total)) * LN2
         gl.store(log_total + gl.cast(number, gl.int64) * x.n_q + rows, logs, mask=rows < x.n_q)
         sums = warpgroup_mma_wait(0, [summed])
-        mbarrier.arrive(ring.empty.index(at.slot), count=1)
         at = following(at, KIND)
+        leave(ring, at)
         sums = sums * gl.convert_layout(1.0 / total, gl.SliceLayout(1, SUMS))[:, None]
         query.store(sums.to(outputs.dtype))
         fence_async_shared()
@@ -214,11 +233,24 @@ def buffers(tiles, NUMBER: gl.constexpr):
     return gl.allocate_shared_memory(tiles.dtype, shape, tiles.layout)
 
 
-@gluon.jit(do_not_specialize=["sizes"])
+@gluon.jit(do_not_specialize=["A", "B", "G", "n_q", "n_k", "section"])
 def forward_kernel(
-    queries, keys, values, outputs, log_total, sizes, moves, scale, KIND: gl.constexpr
+    queries,
+    keys,
+    values,
+    outputs,
+    log_total,
+    A,
+    B,
+    G,
+    n_q,
+    n_k,
+    section,
+    scale,
+    KIND: gl.constexpr,
 ):
     """Divide the work between a producer and CONSUMERS consumers."""
+    sizes = Sizes(A, B, G, n_q, n_k, section)
     CONSUMERS: gl.constexpr = KIND.CONSUMERS
     STAGES: gl.constexpr = KIND.STAGES
     own = Queries(buffers(queries, CONSUMERS), barriers(CONSUMERS), barriers(CONSUMERS))
@@ -240,7 +272,7 @@ def forward_kernel(
             [
                 (consume, (outputs, log_total, own, ring, turns, scale, sizes, 0, KIND)),
                 (consume, (outputs, log_total, own, ring, turns, scale, sizes, 1, KIND)),
-                (produce, (queries, keys, values, moves, own, ring, sizes, KIND)),
+                (produce, (queries, keys, values, own, ring, sizes, KIND)),
             ],
             [4, 1],
             [KIND.REGISTERS, PRODUCER_REGISTERS],
@@ -251,7 +283,7 @@ def forward_kernel(
                 (consume, (outputs, log_total, own, ring, turns, scale, sizes, 0, KIND)),
                 (consume, (outputs, log_total, own, ring, turns, scale, sizes, 1, KIND)),
                 (consume, (outputs, log_total, own, ring, turns, scale, sizes, 2, KIND)),
-                (produce, (queries, keys, values, moves, own, ring, sizes, KIND)),
+                (produce, (queries, keys, values, own, ring, sizes, KIND)),
             ],
             [4, 4, 1],
             [KIND.REGISTERS, KIND.REGISTERS, PRODUCER_REGISTERS],

@@ -7,7 +7,7 @@ import torch
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from attnbook.kernels.gluon_kernels.blocks import Kind, Sizes
+from attnbook.kernels.gluon_kernels.blocks import Kind
 from attnbook.kernels.gluon_kernels.forward import forward_kernel
 from attnbook.kernels.triton_kernels.operands import launch
 from attnbook.kernels.triton_kernels.tiles import processors_of
@@ -32,13 +32,6 @@ REGISTERS, WARPGROUP = 65536, 128
 
 CACHE = 2**25
 """Bytes of keys and values that may be in use at a time: most of the cache of the device."""
-
-
-def descriptor(x, i, rows):
-    """Return how tiles of array `i` of `Operands` are copied, and along which axes it extends."""
-    moves = tuple(int(step > 0) for step in x.layout.strides[i][:3])
-    shape, strides = x.layout.rows[i]
-    return described(x.arrays[i], shape, strides, rows), moves
 
 
 def described(x, shape, strides, rows):
@@ -68,17 +61,16 @@ def forward(x, tile=None, programs=None):
     tile, device = tile or TILES[x.d_k], x.query.device
     programs = programs or processors_of(device)
     output, log_total = x.empty(x.n_q, x.d_v, x.query.dtype), x.empty(x.n_q, 1, torch.float32)
-    given = enumerate((tile.rows, tile.block_k, tile.block_k))  # query, key and value
-    descriptors, moves = zip(*(descriptor(x, i, rows) for i, rows in given), strict=True)
+    given = zip(x.arrays, x.layout.rows, (tile.rows, tile.block_k, tile.block_k), strict=False)
+    descriptors = [described(array, *place, rows) for array, place, rows in given]
     rows = output.view(x.heads, x.n_q, x.d_v)
     made = described(rows, list(rows.shape), list(rows.stride()), tile.rows), log_total
-    sizes = Sizes._make((*x.sizes, section_of(x)))
     kind = (x.d_k, tile.rows, tile.block_k, tile.consumers, tile.stages, x.is_causal)
     blocks = x.heads * -(-x.n_q // (tile.rows * tile.consumers))
     warpgroups = tile.consumers + 1  # the producer, one warp, counts as a whole one
     launch(
         *(forward_kernel, min(programs, blocks), device),
-        *(*descriptors, *made, sizes, moves, x.scale * math.log2(math.e)),
+        *(*descriptors, *made, *x.sizes, section_of(x), x.scale * math.log2(math.e)),
         KIND=Kind(*kind, tile.registers),
         num_warps=4,
         maxnreg=REGISTERS // (WARPGROUP * warpgroups) // 8 * 8,

@@ -18,7 +18,11 @@ class Queries(NamedTuple):
 
 
 class Ring(NamedTuple):
-    """The stages: buffers for a tile of keys and one of values, and their barriers."""
+    """The stages: buffers for a tile of keys and one of values, and their barriers.
+
+    Whether a stage is empty stands at the place after its own in `empty`: a consumer leaves a stage
+    when it has just found the next one, and need not compute a second address.
+    """
 
     k: Any
     v: Any
@@ -43,10 +47,15 @@ def following(at, KIND: gl.constexpr):
 
 
 @gluon.jit
-def bring(descriptor, head, moves, row, barrier, buffer):
-    """Let the copy engine load rows of one head; `moves` is 0 where the array lacks an axis."""
-    place = [head[0] * moves[0], head[1] * moves[1], head[2] * moves[2], row, 0]
-    tma.async_copy_global_to_shared(descriptor, place, barrier, buffer)
+def bring(rows, head, row, barrier, buffer):
+    """Let the copy engine load rows of one head.
+
+    An array that the heads along an axis share has one element there.
+    """
+    a = gl.minimum(head[0], rows.shape[0] - 1)
+    b = gl.minimum(head[1], rows.shape[1] - 1)
+    g = gl.minimum(head[2], rows.shape[2] - 1)
+    tma.async_copy_global_to_shared(rows, [a, b, g, row, 0], barrier, buffer)
 
 
 @gluon.jit
@@ -54,7 +63,6 @@ def fill(
     at,
     tile,
     head,
-    moves,
     keys,
     values,
     ring,
@@ -64,36 +72,40 @@ def fill(
 ):
     """Bring keys of a tile and values of the one after it into a stage, once it is empty."""
     full = ring.full.index(at.slot)
-    mbarrier.wait(ring.empty.index(at.slot), at.phase ^ 1)
+    after = following(at, KIND)
+    mbarrier.wait(ring.empty.index(after.slot), at.phase ^ 1)  # see `Ring`
     mbarrier.expect(full, keys.block_type.nbytes * HAS_K + values.block_type.nbytes * HAS_V)
     if HAS_K:
-        bring(keys, head, moves[1], tile * KIND.BLOCK_K, full, ring.k.index(at.slot))
+        bring(keys, head, tile * KIND.BLOCK_K, full, ring.k.index(at.slot))
     if HAS_V:
-        bring(values, head, moves[2], (tile + 1) * KIND.BLOCK_K, full, ring.v.index(at.slot))
-    return following(at, KIND)
+        bring(values, head, (tile + 1) * KIND.BLOCK_K, full, ring.v.index(at.slot))
+    return after
 
 
 @gluon.jit
-def produce(queries, keys, values, moves, own, ring, x, KIND: gl.constexpr):
+def produce(queries, keys, values, own, ring, x, KIND: gl.constexpr):
     """Bring the queries, keys and values of all blocks of this program."""
     ROWS: gl.constexpr = KIND.ROWS
     CONSUMERS: gl.constexpr = KIND.CONSUMERS
     at = Stage(0, 0, 0)
     for turn in range(rounds_of(x, KIND)):
         _number, head, row = block_of(turn, x, KIND)
-        n_tiles, _whole = tiles_of_keys(row, CONSUMERS * ROWS, x, KIND)
-        at = fill(at, n_tiles - 1, head, moves, keys, values, ring, True, False, KIND)
+        n_tiles = tiles_of_keys(row, x, KIND)
+        at = fill(at, n_tiles - 1, head, keys, values, ring, True, False, KIND)
         for w in gl.static_range(CONSUMERS):
             mbarrier.wait(own.empty.index(w), (turn & 1) ^ 1)
             mbarrier.expect(own.full.index(w), queries.block_type.nbytes)
-            bring(
-                *(queries, head, moves[0], row + ROWS * w),
-                *(own.full.index(w), own.buffer.index(w)),
-            )
+            bring(queries, head, row + ROWS * w, own.full.index(w), own.buffer.index(w))
         for p in range(1, n_tiles):
             tile = n_tiles - 1 - p
-            at = fill(at, tile, head, moves, keys, values, ring, True, True, KIND)
-        at = fill(at, -1, head, moves, keys, values, ring, False, True, KIND)
+            at = fill(at, tile, head, keys, values, ring, True, True, KIND)
+        at = fill(at, -1, head, keys, values, ring, False, True, KIND)
+
+
+@gluon.jit
+def leave(ring, after):
+    """Let the producer fill the stage before `after` once all consumers have left it."""
+    mbarrier.arrive(ring.empty.index(after.slot), count=1)
 
 
 @gluon.jit
