@@ -6,13 +6,17 @@
 """
 
 import argparse
+import subprocess
 import sys
 
 import attnbook
 from attnbook.arrays.move import attempt
 from attnbook.course import command
-from attnbook.kernels import verification
+from attnbook.kernels import LADDER, verification
 from attnbook.models import store
+
+RUNG_SECONDS = 300
+"""How long a kernel may be compiled and compared: one whose waits never end would hold the GPU."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -25,6 +29,8 @@ def main(arguments: list[str] | None = None) -> int:
     look.add_argument(
         "--gpu", action="store_true", help="first compare the kernels for a GPU with float64 on it"
     )
+    names = [kernel.name for kernel in LADDER if kernel.device == "cuda"]
+    look.add_argument("--rung", choices=names, help="compare this kernel for a GPU, and no more")
     models = commands.add_parser("models", help="fetch learned weights into the cache folder")
     actions = models.add_subparsers(dest="action", required=True)
     action = actions.add_parser("get", help=f"into {store.cache()}, or ATTNBOOK_CACHE")
@@ -33,7 +39,9 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     if hasattr(chosen, "run"):
         return command.run(chosen)
-    return doctor(chosen.gpu) if chosen.command == "doctor" else get(chosen.name)
+    if chosen.command == "models":
+        return get(chosen.name)
+    return verdict(chosen.rung) if chosen.rung else doctor(chosen.gpu)
 
 
 def get(name: str) -> int:
@@ -52,7 +60,7 @@ def doctor(gpu: bool = False) -> int:
 
     With `gpu` every kernel for a GPU runs first, and the status is 1 if one of them is not right.
     """
-    status = max([0, *map(verdict, verification.names())]) if gpu else 0
+    status = max([0, *map(examine, verification.names())]) if gpu else 0
     rows = [
         row
         for b in attnbook.backends()
@@ -67,6 +75,21 @@ def doctor(gpu: bool = False) -> int:
     for first, second, third in (header, *rows):
         print(f"{first:<{widths[0]}}  {second:<{widths[1]}}  {third}")
     return status
+
+
+def examine(name: str) -> int:
+    """Compare rung `name` in a process of its own, which may break or hang without the others."""
+    command = [sys.executable, "-m", "attnbook", "doctor", "--rung", name]
+    try:
+        status = subprocess.run(command, timeout=RUNG_SECONDS, check=False).returncode
+        problem = "" if status in (0, 1) else f"its process ended with {status}"
+    except subprocess.TimeoutExpired:
+        problem = f"no answer within {RUNG_SECONDS} seconds"
+    if not problem:
+        return status
+    attempt(lambda: verification.record(name, [problem]))
+    print(f"{name}: {problem}", flush=True)
+    return 1
 
 
 def verdict(name: str) -> int:

@@ -14,9 +14,10 @@ import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import array_api_compat
 import numpy as np
 
-from attnbook.arrays.array import sum_to_shape
+from attnbook.arrays.array import array_namespace, sum_to_shape
 from attnbook.arrays.cache import cache
 from attnbook.arrays.move import attempt, import_library, move
 from attnbook.kernels import KERNELS, LADDER, Kernel
@@ -29,27 +30,36 @@ RUNS = 5
 
 
 class Call(NamedTuple):
-    """A call of attention: a batch of 2 and 2 heads of keys, each shared by `group`."""
+    """A call of attention: `batch` times 2 heads of keys, each shared by `group`."""
 
     n_q: int
     n_k: int
     d: int
     is_causal: bool
     group: int
+    batch: int = 2
 
 
+SIZES = (
+    *((1, 1, 1), (37, 61, 3), (67, 37, 1), (193, 193, 3)),
+    (129, 2111, 1),
+    (385, 449, 3, 16),
+)
+"""Small and odd ones, many tiles of keys, and three blocks of queries for each multiprocessor.
+
+Few numbers of heads in a group: the kernels are compiled for each.
+"""
 CALLS = tuple(
-    Call(n_q, n_k, d, is_causal, group)
+    Call(n_q, n_k, d, is_causal, *heads)
+    for n_q, n_k, *heads in SIZES
     for d in (64, 128)
     for is_causal in (False, True)
-    for n_q, n_k, group in ((1, 1, 1), (37, 61, 3), (61, 37, 1), (193, 193, 2), (1543, 2111, 3))
 )
-"""Small and odd sizes, and one that gives each multiprocessor several blocks of queries."""
 
 
 def names() -> tuple[str, ...]:
-    """Return the rungs for a GPU whose packages are installed."""
-    found = [k for k in LADDER if k.device == "cuda"]
+    """Return the rungs for a GPU whose packages are installed; first what waits for a verdict."""
+    found = sorted((k for k in LADDER if k.device == "cuda"), key=lambda k: not k.gated)
     here = {needs for needs in {k.needs for k in found} if import_library(needs)[0] is not None}
     return tuple(k.name for k in found if k.needs in here)
 
@@ -111,35 +121,38 @@ def record(name: str, problems: list[str]) -> None:
 def verify(name: str, device: Any = "cuda", calls: tuple[Call, ...] = CALLS) -> list[str]:
     """Return what is wrong with rung `name` on the device that is here; nothing if it is right.
 
-    Every call runs in every dtype of the rung, forward and, where it has one, backward, and is
-    compared with the formula in float64. The last call is repeated and must give the same bits.
+    Every call runs in every dtype that the rung and its library have, forward and, where it has
+    one, backward, and is compared with the formula in float64, computed on the device. The last
+    call is repeated and must give the same bits.
     """
     kernel, problems = KERNELS[name], []
-    for dtype in kernel.dtypes:
+    (library,) = kernel.takes
+    xp = importlib.import_module(f"array_api_compat.{library}")
+    device = device if library == "torch" else None
+    for dtype in (dtype for dtype in kernel.dtypes if hasattr(xp, dtype)):
         for call in calls:
-            found, error = attempt(functools.partial(_wrong, kernel, call, dtype, device))
+            asked = functools.partial(_wrong, kernel, call, dtype, device, call is calls[-1])
+            found, error = attempt(asked)
             problems += [f"{dtype}, {call}: {text}" for text in ([error] if error else found)]
             if error:  # a device that has failed once may answer no more
                 return problems
     return problems
 
 
-def _wrong(kernel: Kernel, call: Call, dtype: str, device: Any) -> list[str]:
-    """Return what is wrong with one call."""
-    n_q, n_k, d, is_causal, group = call
+def _wrong(kernel: Kernel, call: Call, dtype: str, device: Any, again: bool) -> list[str]:
+    """Return what is wrong with one call, which is repeated if it is to be done `again`."""
+    n_q, n_k, d, is_causal, group, batch = call
     rng = np.random.default_rng(n_q + n_k + d)
-    shapes = ((2, 2, group, n_q, d), (2, 2, 1, n_k, d), (2, 2, 1, n_k, d), (2, 2, group, n_q, d))
-    library = {"cupy": "cupy", "torch": "torch"}[kernel.takes[0]]
-    device = device if library == "torch" else None
+    of_queries, of_keys = (batch, 2, group, n_q, d), (batch, 2, 1, n_k, d)
     arrays = [
-        move(rng.standard_normal(shape), library, device=device, dtype=dtype) for shape in shapes
+        move(rng.standard_normal(shape, "float32"), kernel.takes[0], device=device, dtype=dtype)
+        for shape in (of_queries, of_keys, of_keys, of_queries)
     ]
     module = kernel.load()
     *inputs, grad = arrays
     scale = 1 / math.sqrt(d)
     rest = (None, None, scale, is_causal)
-    wide = [np.asarray(move(x, "numpy", dtype="float64")) for x in arrays]
-    output, log_total, *grads = exact(wide, scale, is_causal)
+    output, log_total, *grads = exact([move(x, dtype="float64") for x in arrays], scale, is_causal)
     if not kernel.trainable:
         return _far("the output", module.attention(*inputs, *rest), output, dtype)
     made = module.forward(*inputs, *rest)
@@ -147,19 +160,18 @@ def _wrong(kernel: Kernel, call: Call, dtype: str, device: Any) -> list[str]:
     problems += _far("log_total", made[1], log_total, "float32")
     found = module.backward(*inputs, *rest, *made, grad)
     for what, own, other in zip(("query", "key", "value"), found, grads, strict=True):
-        own = sum_to_shape(own, other.shape)
+        own = sum_to_shape(own, tuple(other.shape))
         problems += _far(f"the gradient of {what}", own, other, dtype)
-    if call is CALLS[-1]:
-        for _ in range(RUNS):
-            again = module.forward(*inputs, *rest)
-            if not all(bool((x == y).all()) for x, y in zip(made, again, strict=True)):
-                return [*problems, "the same call gives other bits"]
+    for _ in range(RUNS if again and not problems else 0):
+        more = module.forward(*inputs, *rest)
+        if not all(bool((x == y).all()) for x, y in zip(made, more, strict=True)):
+            return [*problems, "the same call gives other bits"]
     return problems
 
 
-def _far(what: str, got: Any, expected: np.ndarray, dtype: str) -> list[str]:
+def _far(what: str, got: Any, expected: Any, dtype: str) -> list[str]:
     """Return a sentence if a result is further from the exact one than its dtype explains."""
-    got = np.asarray(move(got, "numpy", dtype="float64"))
+    got, expected = (np.asarray(move(x, "numpy", dtype="float64")) for x in (got, expected))
     finite = np.isfinite(expected)
     if (got[~finite] != expected[~finite]).any() or not np.isfinite(got[finite]).all():
         return [f"{what} is not finite where it should be, or finite where not"]
@@ -171,25 +183,28 @@ def _far(what: str, got: Any, expected: np.ndarray, dtype: str) -> list[str]:
 
 
 def exact(arrays, scale, is_causal):
-    """Return output, log Σ exp(score) and the three gradients, by the formula, in float64.
+    """Return output, log Σ exp(score) and the three gradients, by the formula.
 
-    `arrays` are query, key, value and the gradient of the output, with one head of keys and values
-    for the heads of queries along the third axis from the right.
+    `arrays` of any library are query, key, value and the gradient of the output, in float64, with
+    one head of keys and values for the heads of queries along the third axis from the right.
     """
     query, key, value, grad = arrays
-    scores = query @ np.swapaxes(key, -1, -2) * scale
+    xp = array_namespace(query)
+    where = {"device": array_api_compat.device(query)}
+    scores = query @ xp.matrix_transpose(key) * scale
     n_q, n_k = scores.shape[-2:]
-    seen = np.tril(np.ones((n_q, n_k), dtype=bool), n_k - n_q if is_causal else n_k)
-    scores = np.where(seen, scores, -np.inf)
-    top = np.max(scores, axis=-1, keepdims=True)
-    weights = np.exp(scores - np.where(np.isfinite(top), top, 0.0))
-    total = weights.sum(-1, keepdims=True)
-    with np.errstate(divide="ignore"):
-        log_total = np.log(total) + top
-    weights /= np.where(total == 0, 1, total)
+    last = xp.arange(n_q, **where)[:, None] + (n_k - n_q if is_causal else n_k)
+    scores = xp.where(xp.arange(n_k, **where) <= last, scores, -xp.inf)
+    top = xp.max(scores, axis=-1, keepdims=True)
+    weights = xp.exp(scores - xp.where(xp.isfinite(top), top, 0.0))
+    total = xp.sum(weights, axis=-1, keepdims=True)
+    divisor = xp.where(total == 0, 1.0, total)
+    log_total = xp.log(divisor) + top
+    weights = weights / divisor
     output = weights @ value
-    of_weights = grad @ np.swapaxes(value, -1, -2)
-    of_scores = weights * (of_weights - (grad * output).sum(-1, keepdims=True)) * scale
-    of_key = (np.swapaxes(of_scores, -1, -2) @ query).sum(-3, keepdims=True)
-    of_value = (np.swapaxes(weights, -1, -2) @ grad).sum(-3, keepdims=True)
+    of_weights = grad @ xp.matrix_transpose(value)
+    mean = xp.sum(grad * output, axis=-1, keepdims=True)
+    of_scores = weights * (of_weights - mean) * scale
+    of_key = xp.sum(xp.matrix_transpose(of_scores) @ query, axis=-3, keepdims=True)
+    of_value = xp.sum(xp.matrix_transpose(weights) @ grad, axis=-3, keepdims=True)
     return output, log_total, of_scores @ key, of_key, of_value

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import subprocess
 from types import SimpleNamespace
 
 import formula
@@ -9,9 +10,10 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from cases import need_gpu
+from cases import ArrayLibrary, need_gpu
 
 import attnbook
+from attnbook import __main__ as command_line
 from attnbook.__main__ import main
 from attnbook.kernels import KERNELS, Kernel, verification
 from attnbook.kernels.verification import Call
@@ -205,21 +207,38 @@ def test_other_bits_are_a_problem(monkeypatch):
         output, log_total = forward(*arguments)
         return output, log_total + 1e-6 * next(times)
 
-    monkeypatch.setattr(verification, "CALLS", FEW)
     problems = verification.verify(rung(monkeypatch, drifting, backward), "cpu", FEW[-1:])
     assert problems == [
         f"{d}, {FEW[-1]}: the same call gives other bits" for d in ("float32", "bfloat16")
     ]
 
 
+def test_dtypes_are_those_of_the_rung_and_its_library(monkeypatch):
+    """CuPy has no bfloat16."""
+    asked = []
+    real = importlib.import_module
+    modules = {"array_api_compat.cupy": SimpleNamespace(float16=None, float32=None)}
+    monkeypatch.setattr(importlib, "import_module", lambda name: modules.get(name) or real(name))
+    monkeypatch.setattr(
+        verification, "_wrong", lambda kernel, call, dtype, *rest: asked.append(dtype) or []
+    )
+    assert verification.verify("cupy_tiled", calls=FEW[:1]) == []
+    assert asked == ["float16", "float32"]
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch", "array_api_strict"])
 @pytest.mark.parametrize(("n_q", "n_k", "is_causal"), [(5, 7, True), (7, 5, True), (5, 7, False)])
-def test_the_exact_numbers(n_q, n_k, is_causal):
+def test_the_exact_numbers(n_q, n_k, is_causal, library):
+    """They are computed by the library of the arrays, and so on their device."""
     rng = np.random.default_rng(3)
-    query, key, value, grad = (
+    query, key, value, grad = arrays = [
         rng.standard_normal(s)
         for s in ((2, 3, n_q, 4), (2, 1, n_k, 4), (2, 1, n_k, 4), (2, 3, n_q, 4))
-    )
-    output, log_total, *grads = verification.exact((query, key, value, grad), 0.4, is_causal)
+    ]
+    library = ArrayLibrary(library)
+    found = verification.exact([library.array(x, "float64") for x in arrays], 0.4, is_causal)
+    assert all(library.same_kind(x, library.array(query, "float64")) for x in found)
+    output, log_total, *grads = map(library.numpy, found)
     seen = oracle.mask_of(n_q, n_k, lambda place, j: not is_causal or j <= place)
     np.testing.assert_allclose(
         output, oracle.attention(query, key, value, mask=seen, scale=0.4), atol=1e-12
@@ -231,10 +250,31 @@ def test_the_exact_numbers(n_q, n_k, is_causal):
         np.testing.assert_allclose(got, own, atol=1e-12)
 
 
+def test_the_largest_calls_fill_a_gpu_and_fit_into_its_memory():
+    """Each of 132 multiprocessors gets a third block of queries, or nearly; scores are float64."""
+    for d, rows in ((64, 192), (128, 128)):
+        calls = [call for call in verification.CALLS if call.d == d]
+        assert max(2 * c.batch * c.group * -(-c.n_q // rows) for c in calls) >= 2 * 132 + 24
+        assert max(2 * c.batch * c.group * c.n_q * c.n_k for c in calls) <= 2**24
+
+
 # On the command line.
 
 
-def test_doctor_looks_at_the_rungs_for_a_gpu(monkeypatch, capsys, device):
+@pytest.fixture
+def in_process(monkeypatch):
+    """Rungs are compared in this process, where they can be replaced; or as a function says."""
+    how = {}
+
+    def run(command, timeout, check):
+        name = command[-1]
+        return SimpleNamespace(returncode=how[name]() if name in how else main(command[3:]))
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return how
+
+
+def test_doctor_looks_at_the_rungs_for_a_gpu(monkeypatch, capsys, device, in_process):
     asked = {"triton": [], "gluon": ["bfloat16: the output is far"]}
     monkeypatch.setattr(verification, "names", lambda: tuple(asked))
     monkeypatch.setattr(verification, "verify", asked.__getitem__)
@@ -247,7 +287,37 @@ def test_doctor_looks_at_the_rungs_for_a_gpu(monkeypatch, capsys, device):
     assert "impl= triton, gluon" in capsys.readouterr().out
 
 
-def test_doctor_says_where_it_cannot_keep_what_it_found(monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("end", "said"), [(-11, "its process ended with -11"), (None, "no answer within 300 seconds")]
+)
+def test_a_rung_that_breaks_or_hangs_leaves_the_others(
+    monkeypatch, capsys, device, in_process, end, said
+):
+    def gluon():
+        if end is None:
+            raise subprocess.TimeoutExpired("python", 300)
+        return end
+
+    in_process["gluon"] = gluon
+    verification.record("gluon", [])  # an older verdict
+    monkeypatch.setattr(verification, "names", lambda: ("gluon", "triton"))
+    monkeypatch.setattr(verification, "verify", lambda name: [])
+    assert main(["doctor", "--gpu"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [f"gluon: {said}", "triton: right on this device"]
+    assert not verification.is_verified("gluon")
+    assert verification.is_verified("triton")
+
+
+def test_a_rung_is_compared_in_a_process_of_its_own(capfd):
+    """Here without a GPU."""
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert command_line.examine("gluon") == 1
+    assert capfd.readouterr().out.startswith("gluon: there is no GPU here that could run it (")
+
+
+def test_doctor_says_where_it_cannot_keep_what_it_found(monkeypatch, capsys, in_process):
     def record(name, problems):
         raise PermissionError("no such folder")
 
@@ -260,7 +330,7 @@ def test_doctor_says_where_it_cannot_keep_what_it_found(monkeypatch, capsys):
     assert "triton: the verdict is not kept: PermissionError: no such folder" in said
 
 
-def test_doctor_runs_no_kernel_without_a_gpu(monkeypatch, capsys):
+def test_doctor_runs_no_kernel_without_a_gpu(monkeypatch, capsys, in_process):
     def here(name):
         raise RuntimeError("no driver")
 
@@ -272,11 +342,11 @@ def test_doctor_runs_no_kernel_without_a_gpu(monkeypatch, capsys):
     assert capsys.readouterr().out.splitlines()[0] == line
 
 
-def test_rungs_are_those_whose_packages_are_here(monkeypatch):
+def test_rungs_are_those_whose_packages_are_here_and_gated_ones_come_first(monkeypatch):
     monkeypatch.setattr(
         verification, "import_library", lambda name: (None if name == "cupy" else name, "")
     )
-    assert verification.names() == ("triton", "gluon")
+    assert verification.names() == ("gluon", "triton")
 
 
 @pytest.mark.gpu
