@@ -428,7 +428,7 @@ class TensorDescriptor:
         self.shape = shape
         self.dtype, self.layout = TYPES[base.dtype], layout
         size = int(np.prod(block_shape)) * base.element_size()
-        self.block_type = types.SimpleNamespace(shape=block_shape, nbytes=size)
+        self.block_type = types.SimpleNamespace(shape=list(block_shape), nbytes=size)
 
     def inside(self, place):
         """Return the part of a tile that the array has, as an index of the array."""

@@ -23,7 +23,9 @@ pytest.importorskip("triton", reason="triton is not installed")
 import sass
 import triton_cases
 import triton_sass
-from triton_sass import MASK, call, compiling, kernels_of
+from triton_sass import MASK, call, compiling, kernels_of, launching
+
+from attnbook.kernels import KERNELS
 
 HERE = Path(__file__).parent
 NAMES = (*triton_cases.CASES, *triton_cases.OTHER)
@@ -169,22 +171,21 @@ def test_one_compiled_kernel_serves_all_sizes():
 # Without running a kernel.
 
 
-@pytest.mark.parametrize(("n_q", "most"), [(512, 60), (1, 80)], ids=["forward", "decode"])
-def test_the_host_does_little_before_a_launch(monkeypatch, n_q, most):
-    """A call of Python is a tenth of a microsecond or more; before there were 207 and 271."""
-    from attnbook.kernels import triton
-    from attnbook.kernels.triton_kernels import decode, forward
-
-    for module in (forward, decode):
-        monkeypatch.setattr(module, "launch", lambda *args, **meta: None)
-    arguments = call(64, True, n_q=n_q)
-    triton.forward(*arguments)
-    calls = []
-    sys.setprofile(lambda frame, event, arg: calls.append(event))
-    try:
-        triton.forward(*arguments)
-    finally:
-        sys.setprofile(None)
+@pytest.mark.parametrize(
+    ("impl", "n_q", "most"),
+    [("triton", 512, 60), ("triton", 1, 80), ("gluon", 512, 60)],
+    ids=["forward", "decode", "gluon"],
+)
+def test_the_host_does_little_before_a_launch(impl, n_q, most):
+    """A call of Python is a tenth of a microsecond or more; before there were 207, 271 and 398."""
+    rung, arguments, calls = KERNELS[impl].load(), call(64, True, n_q=n_q), []
+    with launching(lambda *args, **meta: None):
+        rung.forward(*arguments)
+        sys.setprofile(lambda frame, event, arg: calls.append(event))
+        try:
+            rung.forward(*arguments)
+        finally:
+            sys.setprofile(None)
     assert sum("call" in event for event in calls) <= most
 
 

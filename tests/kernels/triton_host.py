@@ -1,15 +1,14 @@
-"""How long the host works before the Triton kernels start: `python tests/kernels/triton_host.py`.
+"""How long the host works before Triton's kernels start: `python tests/kernels/triton_host.py`.
 
-Prints microseconds of a call whose kernels are not launched, so it needs no GPU: the least of many
-short runs, since a busy machine only adds to them. What Triton and the driver do to launch a kernel
-is not in them.
+Prints microseconds of a call of *triton* or *gluon* whose kernels are not launched, so it needs no
+GPU: the least of many short runs, since a busy machine only adds to them. What Triton and the
+driver do to launch a kernel is not in them.
 """
 
 import time
-from unittest import mock
 
 import torch
-from triton_sass import MASK, call
+from triton_sass import MASK, call, launching
 
 CALLS = {
     "forward": call(64, True),
@@ -37,18 +36,22 @@ def _nothing(*args, **meta):
 
 
 def main():
-    from attnbook.kernels import triton
-    from attnbook.kernels.triton_kernels import backward, decode, forward, tiles
+    from attnbook.kernels import gluon, triton
 
     torch.set_num_threads(1)
-    for module in (forward, decode, backward, tiles):
-        mock.patch.object(module, "launch", _nothing).start()
-    for name, arguments in CALLS.items():
-        print(f"{name:18}{microseconds(lambda a=arguments: triton.forward(*a)):6.0f} µs")
-    arguments = CALLS["forward"]
-    output, log_total = triton.forward(*arguments)
-    rest = (output, log_total, output)
-    print(f"{'backward':18}{microseconds(lambda: triton.backward(*arguments, *rest)):6.0f} µs")
+    output, log_total = torch.empty_like(CALLS["forward"][0]), torch.empty((2, 4, 1, 511, 1))
+    after = (output, log_total, output)
+    rows = [(triton, name, triton.forward, arguments) for name, arguments in CALLS.items()]
+    rows.append((triton, "backward", triton.backward, (*CALLS["forward"], *after)))
+    rows += [
+        (gluon, name, gluon.forward, arguments)
+        for name, arguments in CALLS.items()
+        if "mask" not in name
+    ]
+    with launching(_nothing):
+        for rung, name, function, arguments in rows:
+            taken = microseconds(lambda f=function, a=arguments: f(*a))
+            print(f"{rung.__name__.split('.')[-1]:8}{name:18}{taken:6.0f} µs", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from triton.experimental.gluon import language as gl
@@ -34,12 +35,24 @@ CACHE = 2**25
 """Bytes of keys and values that may be in use at a time: most of the cache of the device."""
 
 
+class Rows(TensorDescriptor):
+    """A description of rows; what it would check, `operands` has seen to, once a layout."""
+
+    def __post_init__(self):
+        pass
+
+
 def described(x, shape, strides, rows):
-    """Return a descriptor of tiles of `rows` rows."""
-    block = [1] * (len(shape) - 2) + [rows, shape[-1]]
-    dtype = gl.float16 if x.dtype == torch.float16 else gl.bfloat16
-    layout = gl.NVMMASharedLayout.get_default_for(block, dtype)
-    return TensorDescriptor(x, shape, strides, block, layout)
+    """Return a description of tiles of `rows` rows of an array."""
+    block = (*(1,) * (len(shape) - 2), rows, shape[-1])
+    return Rows(x, shape, strides, block, layout_on_chip(block, x.dtype))
+
+
+@lru_cache
+def layout_on_chip(block, dtype):
+    """Return how the copy engine lays a tile into shared memory."""
+    number = gl.float16 if dtype == torch.float16 else gl.bfloat16
+    return gl.NVMMASharedLayout.get_default_for(block, number)
 
 
 def section_of(x):
@@ -61,16 +74,16 @@ def forward(x, tile=None, programs=None):
     tile, device = tile or TILES[x.d_k], x.query.device
     programs = programs or processors_of(device)
     output, log_total = x.empty(x.n_q, x.d_v, x.query.dtype), x.empty(x.n_q, 1, torch.float32)
-    given = zip(x.arrays, x.layout.rows, (tile.rows, tile.block_k, tile.block_k), strict=False)
-    descriptors = [described(array, *place, rows) for array, place, rows in given]
-    rows = output.view(x.heads, x.n_q, x.d_v)
-    made = described(rows, list(rows.shape), list(rows.stride()), tile.rows), log_total
+    given = zip(x.arrays[:3], x.layout.rows, (tile.rows, tile.block_k, tile.block_k), strict=True)
+    tiles = [described(array, shape, step, rows) for array, (shape, step), rows in given]
+    shape, step = (x.heads, x.n_q, x.d_v), (x.n_q * x.d_v, x.d_v, 1)
+    tiles.append(described(output, shape, step, tile.rows))
     kind = (x.d_k, tile.rows, tile.block_k, tile.consumers, tile.stages, x.is_causal)
     blocks = x.heads * -(-x.n_q // (tile.rows * tile.consumers))
     warpgroups = tile.consumers + 1  # the producer, one warp, counts as a whole one
     launch(
         *(forward_kernel, min(programs, blocks), device),
-        *(*descriptors, *made, *x.sizes, section_of(x), x.scale * math.log2(math.e)),
+        *(*tiles, log_total, *x.sizes, section_of(x), x.scale * math.log2(math.e)),
         KIND=Kind(*kind, tile.registers),
         num_warps=4,
         maxnreg=REGISTERS // (WARPGROUP * warpgroups) // 8 * 8,
