@@ -86,9 +86,12 @@ class Rung:
 
 
 def rungs(wanted=lambda kernel, name: True):
-    """Return every kernel in every library that it takes, as parameters of the fixture `rung`."""
+    """Return every kernel in every library that it takes, as parameters of the fixture `rung`.
+
+    Not one that is gated: *gluon* takes few of these cases, and has tests of its own.
+    """
     found = []
-    for kernel in kernels.LADDER:
+    for kernel in (kernel for kernel in kernels.LADDER if not kernel.gated):
         for name, device in HERE:
             fits = name in (kernel.takes or (name,)) and device == (kernel.device or device)
             if not (fits and wanted(kernel, name)):
@@ -262,14 +265,38 @@ def size_of(case):
     return float((1 + score) * np.max(np.abs(case.value), initial=0))
 
 
-def test_every_case(rung):
-    for (name, (case, is_causal)), dtype in itertools.product(CASES.items(), rung.dtypes):
+def by_case(wanted=lambda kernel, name: True):
+    """Return every kernel with the names of all cases; on a GPU with one.
+
+    There a case takes seconds to compile, and tests run side by side.
+    """
+    found = []
+    for rung in rungs(wanted):
+        (kernel,) = rung.values
+        for names in [(name,) for name in CASES] if rung.marks else [tuple(CASES)]:
+            own = "-".join((rung.id, *(names if rung.marks else ())))
+            found.append(pytest.param(kernel, names, id=own, marks=rung.marks))
+    return pytest.mark.parametrize(("rung", "names"), found, indirect=["rung"])
+
+
+@by_case()
+def test_every_case(rung, names):
+    for name, dtype in itertools.product(names, rung.dtypes):
+        case, is_causal = CASES[name]
         with named(name, dtype):
             arrays, options = case.arrays(rung.library, dtype)
             got = rung(*arrays, **options, is_causal=is_causal)
             assert rung.library.same_kind(got, arrays[0])
             exact, size = expected(name, dtype)
             close(rung.library.numpy(got), exact, dtype, size=size)
+
+
+def test_what_runs_on_a_gpu():
+    """No rung that refuses most cases, and no test that compiles kernels for all of them."""
+    assert not any(rung.values[0].kernel.gated for rung in rungs())
+    cases = [test.values for test in by_case().args[1] if test.marks]
+    assert {len(names) for _, names in cases} == {1}
+    assert {names[0] for _, names in cases} == set(CASES)
 
 
 @settings(max_examples=examples(12))
@@ -622,9 +649,10 @@ def test_scores_that_leave_no_digits_are_refused_in_the_backward_pass(impl):
         attnbook.attention_vjp(q, k, v, np.ones((5, 2), np.float32), bias=bias, impl=impl)
 
 
-@trainable
-def test_vjp_equals_autograd_of_the_reference(rung):
-    for (name, (case, is_causal)), dtype in itertools.product(CASES.items(), rung.dtypes):
+@by_case(lambda kernel, name: kernel.trainable)
+def test_vjp_equals_autograd_of_the_reference(rung, names):
+    for name, dtype in itertools.product(names, rung.dtypes):
+        case, is_causal = CASES[name]
         with named(name, dtype):
             arrays, options = case.arrays(rung.library, dtype)
             grad_output, exact = exact_gradients(name, dtype)
