@@ -26,18 +26,25 @@ class Tile(NamedTuple):
     apart: bool = True  # whether tiles that are visible as a whole are walked apart, unmasked
 
 
-# By the width of a tile's rows, the wider of D_K and D_V: up to 64, 128 and 256; and chosen by the
-# code that the compiler makes of them for sm_90 (`python tests/kernels/triton_sass.py` prints it):
-# no kernel keeps registers in memory, and the products run beside other work. Up to a width of 64,
-# 128 registers a thread let two programs of 8 warps run on one multiprocessor: while one takes
-# exponentials, the other multiplies matrices. Wider tiles under that limit would wait for each
-# product, so there the two halves of one program take turns.
-FORWARD = Tile(128, 64, 8, 3, 128), Tile(128, 128, 8, 2), Tile(128, 64, 8, 2)
-OF_KEYS = Tile(64, 128, 8, 2), Tile(64, 128, 8, 2), Tile(32, 64, 8, 2, apart=False)
+# By the width of a tile's rows, the wider of D_K and D_V: up to 64, 128 and 256, and 256 with both
+# a mask and a bias, which leave fewer registers; and chosen by the code that the compiler makes of
+# them for sm_90 (`python tests/kernels/triton_sass.py` prints it): no kernel keeps registers in
+# memory, and the products run beside other work. Up to a width of 64, 128 registers a thread let
+# two programs of 8 warps run on one multiprocessor: while one takes exponentials, the other
+# multiplies matrices. Wider tiles under that limit would wait for each product, so there the two
+# halves of one program take turns.
+FORWARD = (
+    *(Tile(128, 64, 8, 3, 128), Tile(128, 128, 8, 2), Tile(128, 64, 8, 2)),
+    Tile(128, 64, 8, 2, apart=False),
+)
+OF_KEYS = (
+    *(Tile(64, 128, 8, 2), Tile(64, 128, 8, 2), Tile(32, 64, 8, 2, apart=False)),
+    Tile(16, 64, 8, 2, apart=False),
+)
 OF_KEYS_SHARED, OF_KEYS_CROWDED = Tile(64, 128, 8, 2, apart=False), Tile(32, 128, 8, 2)
 """For rows of 65 to 128 numbers, where heads share keys, and where there is more to keep."""
 OF_QUERIES = Tile(128, 64, 8, 2, 128), Tile(128, 64, 8, 2), Tile(64, 32, 8, 2)
-DECODE = Tile(0, 128, 4, 4), Tile(0, 64, 4, 4), Tile(0, 32, 4, 4)
+DECODE = Tile(0, 128, 4, 4), Tile(0, 64, 4, 4), Tile(0, 32, 4, 4, 255)
 """`block_q` of decoding is as many queries as there are."""
 # float32 is multiplied without the matrix units: both factors of a product lie in registers. Told
 # how many it may take, the compiler takes them; else it would rather keep some in memory.
@@ -71,7 +78,8 @@ def tile_for(x, half, single):
     """Return the `Tile` of `Operands` from the table of its dtype."""
     table = single if x.query.dtype == torch.float32 else half
     d = max(x.d_k, x.d_v)
-    return table[(d > 64) + (d > 128)]
+    crowded = d > 128 and x.mask is not None and x.bias is not None
+    return table[min((d > 64) + (d > 128) + crowded, len(table) - 1)]
 
 
 def tile_of_keys(x):
