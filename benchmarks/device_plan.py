@@ -44,11 +44,11 @@ class Step(NamedTuple):
 
 PLAN = (
     # what the goals are about, in nine minutes also where each is killed
-    Step("doctor", 60, 120, ("attnbook", "doctor", "--gpu")),
+    Step("doctor", 80, 150, ("attnbook", "doctor", "--gpu")),
     Step("exact.ceilings", 20, 50),
-    Step("exact.goals", 110, 170),
-    Step("search.million", 50, 110),
-    Step("exact.decode", 30, 70),
+    Step("exact.goals", 110, 160),
+    Step("search.million", 50, 100),
+    Step("exact.decode", 30, 60),
     Step("tests.kernels", 150, 280, (*PYTEST, ROOMS[0])),
     Step("tests.sketch", 40, 120, (*PYTEST, ROOMS[1])),
     Step("exact.rows", 200, 280),
