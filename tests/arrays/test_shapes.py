@@ -105,7 +105,15 @@ def test_every_array_in_a_public_signature_has_a_shape(name):
 
 def test_every_public_function_has_a_call():
     functions = {name for name, f in PUBLIC.items() if inspect.isfunction(f)}
-    assert functions - CALLS.keys() == {"backends", "draw", "relu", "gelu", "gelu_tanh", "silu"}
+    assert functions - CALLS.keys() == {
+        "backends",
+        "devices",
+        "draw",
+        "relu",
+        "gelu",
+        "gelu_tanh",
+        "silu",
+    }
 
 
 @pytest.mark.parametrize("name", sorted(CALLS.keys() - BARE))
