@@ -211,7 +211,7 @@ class Examination:
             alone.error is not None or (batch.fits and not sums)
         )
         if self.calls.batches_only:
-            happens = findings.happens(alone.error)
+            happens = findings.what_happens(alone.error)
             self.calls.remark(name, f"on one sequence without a batch axis {happens}.")
 
     def _repeat(self, case: Case, name: str) -> None:
@@ -256,7 +256,7 @@ class Examination:
         if stage.beyond and (error is not None or wrong):
             self.failed_beyond.add(stage.beyond)
             finding = self._diagnose(wrong, returned + passed, name) if wrong else None
-            self.calls.remark(name, findings.beyond(self.check, stage, error, finding))
+            self.calls.remark(name, findings.remark_beyond(self.check, stage, error, finding))
             return [attempt for attempt in returned if not attempt.wrong]
         if wrong and self.settled:
             raise Found(Finding(None, ""))
@@ -266,9 +266,9 @@ class Examination:
             return returned
         if stage.may_raise:
             self.failed_beyond.add(stage.may_raise)
-            self.calls.remark(name, f"on {stage.may_raise} {findings.happens(error)}.")
+            self.calls.remark(name, f"on {stage.may_raise} {findings.what_happens(error)}.")
             return returned
-        raise Raises(findings.of_error(self.check, stage, attempts, name), error)
+        raise Raises(findings.finding_of_error(self.check, stage, attempts, name), error)
 
     def _diagnose(
         self,
@@ -278,7 +278,7 @@ class Examination:
         later: Iterable[list[Attempt]] = (),
     ) -> Finding:
         again = partial(self._again, name)
-        return findings.of_results(self.check, wrong, returned, again, later)
+        return findings.finding_of_results(self.check, wrong, returned, again, later)
 
     def _later(self, name: str) -> Iterator[list[Attempt]]:
         """Yield what the function returns in the stages that come after one that it fails."""

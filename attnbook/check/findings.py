@@ -1,6 +1,8 @@
 """What is said of a function that fails: the mistake or the property, and the input that shows it.
 
-A finding is made of attempts, which hold what the function returned and what is right.
+A mistake is recognised by computing it: its numbers must be those of the reader's function in the
+stage that failed and in all before. What no mistake explains is described by the properties that do
+not hold.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,16 +26,17 @@ Again = Callable[..., Attempt]
 """``again(case, **arrays)`` calls the function once more with some arrays of a case replaced."""
 
 
-def of_results(
+def finding_of_results(
     check: Check,
     wrong: list[Attempt],
     returned: list[Attempt],
     again: Again,
     later: Iterable[list[Attempt]] = (),
 ) -> Finding:
-    """Say what is wrong with results: `wrong` are those that are, of all that were `returned`.
+    """Say what is wrong with the results of a stage.
 
-    In the stages of `later` a second mistake may show.
+    `returned` holds all attempts of this stage and of those before that raised no error, and
+    `wrong` those of them that are wrong. In the stages of `later` a second mistake may show.
     """
     shaped = [attempt for attempt in wrong if not attempt.fits]
     smallest = min(shaped or wrong, key=lambda attempt: attempt.case.size)
@@ -63,7 +66,7 @@ def of_results(
     return Finding(None, message, detail, shown.failing)
 
 
-def of_error(check: Check, stage: Stage, attempts: list[Attempt], name: str) -> Finding:
+def finding_of_error(check: Check, stage: Stage, attempts: list[Attempt], name: str) -> Finding:
     """Say what the first error in a stage means, on arrays of library `name`."""
     case, error = next((a.case, a.error) for a in attempts if a.error is not None)
     given = FailingCase(case.arguments, case.options)
@@ -83,15 +86,17 @@ def of_error(check: Check, stage: Stage, attempts: list[Attempt], name: str) -> 
     return Finding("raises", message, f"It was given {case}{arrays}.", given)
 
 
-def beyond(check: Check, stage: Stage, error: BaseException | None, finding: Finding | None) -> str:
+def remark_beyond(
+    check: Check, stage: Stage, error: BaseException | None, finding: Finding | None
+) -> str:
     """Say what happens on inputs that a function for matrices need not take."""
     known = {mistake.name for mistake in check.mistakes}
     is_known = finding is not None and known.intersection(names_in(finding.mistake))
     more = f" {finding.message}" if finding and is_known else ""
-    return f"on {stage.beyond} {happens(error)}.{more}"
+    return f"on {stage.beyond} {what_happens(error)}.{more}"
 
 
-def happens(error: BaseException | None) -> str:
+def what_happens(error: BaseException | None) -> str:
     """Say that a result is wrong, or that an error is raised, where both are allowed."""
     if error is None:
         return "its result is wrong"

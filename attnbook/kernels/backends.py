@@ -72,7 +72,7 @@ def backends() -> list[Backend]:
 
 
 def devices() -> list[tuple[str, str | None]]:
-    """Return where arrays can be computed with here, as `move` takes it.
+    """Return the libraries and devices that can compute here, as pairs for `move`.
 
     Imports PyTorch and CuPy if they are installed, and no compiler: Triton decides at its first
     import whether it interprets or compiles. Never raises.

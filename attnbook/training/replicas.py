@@ -10,9 +10,9 @@ from torch import distributed
 
 @dataclass(frozen=True)
 class Replicas:
-    """The processes that ``torchrun`` started to train one model, or a single one without it.
+    """The replicas of a model that the processes of ``torchrun`` train together, or a single one.
 
-    `rank` is the number of this process among `world`; it keeps its model on `device`.
+    `rank` is the number of the one here among `world`; it is on `device`.
     """
 
     rank: int
