@@ -15,7 +15,7 @@ from attnbook.course import command
 from attnbook.kernels import LADDER, verification
 from attnbook.models import store
 
-RUNG_SECONDS = 300
+RUNG_SECONDS = 70
 """How long a kernel may be compiled and compared: one whose waits never end would hold the GPU."""
 
 
@@ -82,12 +82,13 @@ def examine(name: str) -> int:
     command = [sys.executable, "-m", "attnbook", "doctor", "--rung", name]
     try:
         status = subprocess.run(command, timeout=RUNG_SECONDS, check=False).returncode
-        problem = "" if status in (0, 1) else f"its process ended with {status}"
     except subprocess.TimeoutExpired:
         problem = f"no answer within {RUNG_SECONDS} seconds"
-    if not problem:
-        return status
-    attempt(lambda: verification.record(name, [problem]))
+    else:
+        if status == 0 or (status == 1 and not verification.is_verified(name)):
+            return status
+        problem = f"its process ended with {status}"
+    attempt(lambda: verification.record(name, [f"{verification.NOT_FINISHED}: {problem}"]))
     print(f"{name}: {problem}", flush=True)
     return 1
 
@@ -98,6 +99,8 @@ def verdict(name: str) -> int:
     if missing:
         print(f"{name}: there is no GPU here that could run it ({missing})", flush=True)
         return 1
+    # whatever ends this process meanwhile, an older verdict counts no more
+    attempt(lambda: verification.record(name, [verification.NOT_FINISHED]))
     problems = verification.verify(name)
     _, lost = attempt(lambda: verification.record(name, problems))
     print(f"{name}: {problems[0] if problems else 'right on this device'}", flush=True)

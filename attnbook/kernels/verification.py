@@ -25,6 +25,10 @@ from attnbook.kernels import KERNELS, LADDER, Kernel
 TOLERANCE = {"float32": 2.0**-17, "bfloat16": 3 * 2.0**-7, "float16": 3 * 2.0**-10}
 """Of the largest number of a result. A key too many in a row of few is far outside."""
 
+RIGHT = "right"
+NOT_FINISHED = "not finished"
+"""So begins the verdict on a rung from when its comparison begins until there is another."""
+
 RUNS = 5
 """How often one call is repeated, which must give the same bits: a race rarely does."""
 
@@ -103,16 +107,24 @@ def verdicts() -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def is_verified(name: str) -> bool:
-    """Say whether rung `name` was found right on this device, with this driver and source."""
+def verdict_on(name: str) -> str:
+    """Return the verdict on rung `name` on this device, with this driver and source, or nothing."""
     now, problem = attempt(lambda: here(name))
     found = verdicts().get(name)
-    return not problem and found == {**now, "verdict": "right"}
+    if problem or not isinstance(found, dict):
+        return ""
+    verdict = str(found.get("verdict", ""))
+    return verdict if found == {**now, "verdict": verdict} else ""
+
+
+def is_verified(name: str) -> bool:
+    """Say whether rung `name` was found right on this device, with this driver and source."""
+    return verdict_on(name) == RIGHT
 
 
 def record(name: str, problems: list[str]) -> None:
     """Keep the verdict on rung `name`: right, or what is wrong with it."""
-    verdict = {**here(name), "verdict": "; ".join(problems) or "right"}
+    verdict = {**here(name), "verdict": "; ".join(problems) or RIGHT}
     kept().parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({**verdicts(), name: verdict}, indent=1)
     kept().write_text(text + "\n", encoding="utf-8")

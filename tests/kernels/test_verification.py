@@ -17,6 +17,7 @@ from attnbook import __main__ as command_line
 from attnbook.__main__ import main
 from attnbook.kernels import KERNELS, Kernel, verification
 from attnbook.kernels.verification import Call
+from benchmarks import device_plan
 
 FEW = (Call(5, 7, 8, True, 3), Call(7, 5, 8, True, 1), Call(5, 7, 8, False, 1))
 
@@ -288,14 +289,18 @@ def test_doctor_looks_at_the_rungs_for_a_gpu(monkeypatch, capsys, device, in_pro
 
 
 @pytest.mark.parametrize(
-    ("end", "said"), [(-11, "its process ended with -11"), (None, "no answer within 300 seconds")]
+    ("end", "said"),
+    [
+        *[(end, f"its process ended with {end}") for end in (-11, 1)],
+        (None, f"no answer within {command_line.RUNG_SECONDS} seconds"),
+    ],
 )
 def test_a_rung_that_breaks_or_hangs_leaves_the_others(
     monkeypatch, capsys, device, in_process, end, said
 ):
     def gluon():
         if end is None:
-            raise subprocess.TimeoutExpired("python", 300)
+            raise subprocess.TimeoutExpired("python", command_line.RUNG_SECONDS)
         return end
 
     in_process["gluon"] = gluon
@@ -305,8 +310,27 @@ def test_a_rung_that_breaks_or_hangs_leaves_the_others(
     assert main(["doctor", "--gpu"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == [f"gluon: {said}", "triton: right on this device"]
-    assert not verification.is_verified("gluon")
-    assert verification.is_verified("triton")
+    assert verification.verdict_on("gluon") == f"not finished: {said}"
+    assert verification.verdict_on("triton") == "right"
+
+
+@pytest.mark.parametrize("end", [KeyError, KeyboardInterrupt, SystemExit])
+def test_a_comparison_that_does_not_end_leaves_no_older_verdict(monkeypatch, device, end):
+    def verify(name):
+        assert verification.verdict_on(name) == "not finished"  # also where this is killed
+        raise end
+
+    verification.record("gluon", [])
+    monkeypatch.setattr(verification, "verify", verify)
+    with pytest.raises(end):
+        main(["doctor", "--rung", "gluon"])
+    assert verification.verdict_on("gluon") == "not finished"
+
+
+def test_a_rung_that_hangs_leaves_the_others_their_time():
+    """Of the step that compares them all on a GPU."""
+    (step,) = device_plan.chosen(["doctor"])
+    assert command_line.RUNG_SECONDS + step.usual <= step.limit
 
 
 def test_a_rung_is_compared_in_a_process_of_its_own(capfd):
