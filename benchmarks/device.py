@@ -5,7 +5,8 @@ begins that will not be done before the deadline. After each step what it measur
 was killed, is in `DIR/records.zip` and its fate in `DIR/device.DEVICE.json`; `DIR/log.txt` has all
 that was printed. A second call with the same DIR goes on where the first one stopped, within a
 table, too. Where the machine was taken away, the table under way is lost. What failed, or was
-killed, is tried again last. Several GPUs may share a DIR.
+killed, is tried again last. On a fresh machine the rungs are compared anew, first of all. Several
+GPUs may share a DIR, one after the other: two calls at a time would overwrite each other's files.
 
 Needs no Jupyter. A copy without git history is told its commit by ATTNBOOK_COMMIT.
 """
@@ -113,8 +114,10 @@ def _run(steps: Sequence[Step], kept: Kept, machine: Machine, deadline: float | 
     def tell(line: str) -> None:
         kept.tell(f"[{machine.clock():5.0f} s] {line}")
 
-    waiting = [step for step in steps if not kept.is_done(step)]
-    waiting.sort(key=kept.was_tried)
+    lost = {step.name for step in steps if not machine.remembers(step)}
+    waiting = [step for step in steps if step.name in lost or not kept.is_done(step)]
+    # what failed comes last, but not what the others need
+    waiting.sort(key=lambda step: step.name not in lost and kept.was_tried(step))
     total = sum(step.usual for step in waiting)
     until = "no deadline" if deadline is None else f"deadline {deadline:.0f} s"
     tell(

@@ -14,9 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
+from attnbook.kernels import verification
 from benchmarks import harness, provenance
 from benchmarks.device_kept import DONE, FAILED, KILLED
-from benchmarks.device_plan import Step, arguments
+from benchmarks.device_plan import DOCTOR, Step, arguments
 from benchmarks.tables import Step as Part
 from benchmarks.tables import Tables
 
@@ -39,6 +40,9 @@ class Machine(Protocol):
 
     def head(self, command: str) -> dict[str, Any]:
         """Return the head of the record: what the machine is."""
+
+    def remembers(self, step: Step) -> bool:
+        """Return whether what a step leaves on the machine, such as verdicts, is still there."""
 
     def do(self, step: Step, work: Path, seconds: float, quick: bool, tell: Tell) -> Outcome:
         """Do a step within so many seconds; a table goes into the record in the folder `work`."""
@@ -65,6 +69,10 @@ class Processes:
         found = harness.record("device", "cuda", command)
         self.commit = found["provenance"]["commit"]
         return found
+
+    def remembers(self, step: Step) -> bool:
+        """Return whether there is a verdict on each rung, for this device, driver and source."""
+        return step.name != DOCTOR or all(map(verification.verdict_on, verification.names()))
 
     def do(self, step: Step, work: Path, seconds: float, quick: bool, tell: Tell) -> Outcome:
         """Run the process of a step, and kill it and its children after so many seconds."""
@@ -159,6 +167,10 @@ class Pretended:
         place |= {"command": command, "date": "pretended", "cpu": {}, "load_average": None}
         return {"benchmark": "device", "pretended": True, "provenance": place}
 
+    def remembers(self, step: Step) -> bool:
+        """Return True."""
+        return True
+
     def do(self, step: Step, work: Path, seconds: float, quick: bool, tell: Tell) -> Outcome:
         """Pretend a step."""
         self.late = self.now + seconds
@@ -183,6 +195,7 @@ class Pretended:
         record, again = head | {"benchmark": step.benchmark}, None
         if path.exists():
             record, again = json.loads(path.read_text("utf-8")), head["provenance"]
+        first, rest = takes
         tables = Tables(
             *(record, path),
             seconds=seconds,
@@ -194,7 +207,7 @@ class Pretended:
         def part(i):
             if breaks:
                 raise ArithmeticError("(a pretended step failed)")
-            self._pass(takes[i > 0])
+            self._pass(rest if i else first)
             return [{"part": i, "pretended": True}]
 
         parts = [Part({"part": i}, 1.0, partial(part, i)) for i in range(self.PARTS)]

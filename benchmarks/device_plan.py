@@ -42,9 +42,11 @@ class Step(NamedTuple):
         return self.name.partition(".")[2]
 
 
+DOCTOR = "doctor"  # whose verdicts stay on the machine, and say who is measured
+
 PLAN = (
     # what the goals are about, in nine minutes also where each is killed
-    Step("doctor", 80, 150, ("attnbook", "doctor", "--gpu")),
+    Step(DOCTOR, 80, 150, ("attnbook", "doctor", "--gpu")),
     Step("exact.ceilings", 20, 50),
     Step("exact.goals", 110, 160),
     Step("search.million", 50, 100),

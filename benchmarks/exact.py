@@ -94,8 +94,10 @@ METHODS = {
     "backward": "A forward pass and its backward pass, by PyTorch's autograd for all candidates.",
     "read": "Only in `decode`: keys and values are read and summed up, by the same threads.",
     "alone": (
-        "On a GPU FlexAttention, and rungs that might end the measurement, come after all others, "
-        "beside SDPA alone, whose second row is not written."
+        "On a GPU, rungs that might end the measurement come after all others, and then "
+        "FlexAttention: each beside SDPA alone, whose second row is not written. In `skipping` "
+        "every candidate is beside itself alone. A rung that must be found right on the GPU first "
+        "is left out until it was looked at there, and does not run where it was found wrong."
     ),
     "backend": "Of SDPA, which of its implementations ran: its own choice, or the one forced.",
     "left out": (
@@ -166,7 +168,8 @@ def _step(problem: Problem, *, alone: str = "", **options: Any) -> Step:
     about = problem.about()
     named = {name: about[name] for name in ("n", "width", "dtype", "is_causal", "backward")}
     named |= {"implementation": alone} if alone else {}
-    return Step(named, problem.flops, partial(rows, problem, alone=alone, **options))
+    run = partial(rows, problem, alone=alone, **options)
+    return Step(named, problem.flops, run, exact_candidates.lacks(alone))
 
 
 def goals(*, quick: bool, log: Callable[[str], None]) -> list[Step]:
@@ -235,6 +238,7 @@ def skipping(device: str, *, quick: bool, log: Callable[[str], None]) -> list[St
             {"implementation": name, "n": n, "dtype": DTYPE[device]},
             problems[0].flops,
             partial(_measured, pair, problems[0], {"is_causal": False}, {}, **given),
+            exact_candidates.lacks(name),
         )
         for name, pair in pairs.items()
     ]
@@ -270,7 +274,7 @@ def bfloat16(device: str, *, quick: bool, log: Callable[[str], None]) -> list[St
         ]
         about = {"n": n, "is_causal": is_causal} | ({"implementation": alone} if alone else {})
         run = partial(_paired, pair, alone, quick=quick, log=log)
-        found.append(Step(about, pair[0].flops, run))
+        found.append(Step(about, pair[0].flops, run, exact_candidates.lacks(alone)))
     return found
 
 
@@ -309,7 +313,7 @@ def _present(
 ) -> list[harness.Candidate]:
     """Return who is measured side by side: one of those that are measured alone, or no such one."""
     if alone:
-        given = (exact_peers.SDPA, alone)
+        given = (exact_peers.SDPA, alone) if exact_candidates.runs(alone) else (alone,)
         return _taking_part(problem, only=given, flex=alone == exact_peers.FLEX)
     late = exact_candidates.alone(problem.device)
     found = _taking_part(problem, only=only, flex=flex)

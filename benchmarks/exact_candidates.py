@@ -6,7 +6,7 @@ from typing import Any
 
 from attnbook import attention, kernels
 from attnbook.kernels.backends import DOCTOR
-from attnbook.kernels.verification import is_verified
+from attnbook.kernels.verification import NOT_FINISHED, RIGHT, verdict_on
 from benchmarks import exact_peers, harness, inputs
 from benchmarks.exact_problem import Arrays, Entry, Problem, arrays
 
@@ -51,25 +51,45 @@ def _rungs(problem: Problem, arrays: Arrays) -> Iterator[Entry]:
             function = partial(attention, is_causal=problem.is_causal, impl=kernel.name)
             about: dict[str, Any] = {"implementation": kernel.name, "library": library}
             run = exact_peers.call(function, arrays.of(library))
-            if kernel.gated and not is_verified(kernel.name):
-                run = _not_verified
+            if not runs(kernel.name):
+                run = partial(_refuse, kernel.name)
             yield Entry(about, run)
 
 
-def _not_verified() -> Any:
-    raise RuntimeError(f"not verified on this device: {DOCTOR}")
+def runs(name: str) -> bool:
+    """Return whether a candidate may run: one that waits for a verdict was found right here."""
+    kernel = kernels.KERNELS.get(name)
+    return kernel is None or not kernel.gated or verdict_on(name) == RIGHT
+
+
+def lacks(name: str) -> str:
+    """Return what a candidate must wait for: the verdict on this device; else nothing."""
+    unknown = verdict_on(name).startswith(NOT_FINISHED) or not verdict_on(name)
+    return f"not verified on this device: {DOCTOR}" if unknown and not runs(name) else ""
+
+
+def _refuse(name: str) -> Any:
+    raise RuntimeError(lacks(name) or f"not right on this device: {verdict_on(name)}")
 
 
 def alone(device: str) -> tuple[str, ...]:
     """Return the rungs that are measured after all others, each beside SDPA alone.
 
-    They may hang or end the GPU for this process: those that are verified first on each device, and
-    those for a GPU that should be right but were not found so here. What must be verified and is
-    not does not run, so it needs no place of its own.
+    They may hang or end the GPU for this process: first those that run only once they are verified
+    on this device, verified or not, so that their rows have the same place before and after; then
+    those that should be right on any GPU but were not found so on this one.
     """
-    rungs = [kernel for kernel in kernels.LADDER if device == "cuda" == kernel.device]
-    found = [kernel for kernel in rungs if kernel.gated == is_verified(kernel.name)]
-    return tuple(kernel.name for kernel in sorted(found, key=lambda kernel: not kernel.gated))
+    if device != "cuda":
+        return ()
+    gated, doubtful = [], []
+    for kernel in kernels.LADDER:
+        if kernel.device != "cuda":
+            continue
+        if kernel.gated:
+            gated.append(kernel.name)
+        elif verdict_on(kernel.name) != RIGHT:
+            doubtful.append(kernel.name)
+    return (*gated, *doubtful)
 
 
 def takes(name: str, problem: Problem) -> bool:

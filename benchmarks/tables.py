@@ -30,6 +30,7 @@ class Step(NamedTuple):
     about: Mapping[str, Any]  # what tells it from the others of its table
     work: float  # about how much, in any unit that the steps of a table share
     run: Callable[[], list[dict[str, Any]]]  # returns its rows
+    lacks: str = ""  # what must be there before it can run; without it, it is left out
 
 
 def is_left_out(row: Mapping[str, Any]) -> bool:
@@ -130,6 +131,10 @@ class Tables:
             left = self.seconds - spent
             wanted = expected(seen, step.work)
             title = f"{name} {i + 1} of {len(todo)}, {shown(step.about)}"
+            if step.lacks:
+                row["reason"] = f"{LEFT_OUT}{step.lacks}"
+                self.log(f"{title}: {row['reason']}")
+                continue
             if seen and wanted > left:
                 row["reason"] = (
                     f"{LEFT_OUT}it takes about {wanted:.0f} s, and {max(left, 0):.0f} s remain"
@@ -165,12 +170,12 @@ class Tables:
             self.record["table_seconds"].pop(name, None)
             return missing, todo
         known = {_named(row): row for row in earlier if is_left_out(row)}
-        todo = [(step, known[_named(row)]) for step, row in todo if _named(row) in known]
+        todo = [(step, known.pop(_named(row))) for step, row in todo if _named(row) in known]
         todo.sort(key=lambda pair: pair[1]["reason"] == UNDER_WAY)
-        wanted = [row for _, row in todo]
-        self.record[name] = rows = [row for row in earlier if not is_left_out(row) or row in wanted]
         self.log(f"{name}: goes on with {len(todo)} of {len(steps)} steps, which were left out")
-        return rows, todo
+        for row in known.values():
+            self.log(f"{name}: has no such step here, it stays left out: {row}")
+        return earlier, todo
 
     def _close(self, name: str, start: float, before: float = 0.0) -> None:
         """Note how long a table took, and write the record so far."""

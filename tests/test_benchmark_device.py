@@ -319,6 +319,27 @@ def test_what_failed_is_tried_again_last_and_what_is_done_never(tmp_path):
     assert len(told(tmp_path)["calls"]) == 2
 
 
+@pytest.mark.parametrize(
+    ("before", "verdict", "begun"),
+    [
+        *[("done", "right", ["exact.half"]), ("done", "", ["doctor", "exact.half"])],
+        *[("killed", "right", ["exact.half", "doctor"]), ("killed", "", ["doctor", "exact.half"])],
+    ],
+)
+def test_where_verdicts_are_lost_the_rungs_are_compared_first(
+    monkeypatch, tmp_path, before, verdict, begun
+):
+    verdicts = {"gluon": verdict, "triton": "right"}
+    monkeypatch.setattr(device_machine.verification, "names", lambda: tuple(verdicts))
+    monkeypatch.setattr(device_machine.verification, "verdict_on", verdicts.__getitem__)
+    called(tmp_path, Watched(seed_of(doctor=before)), tables=["doctor"])
+    assert fates(tmp_path) == {"doctor": before}
+    again = Watched(seed_of(doctor="done", exact_half="done"))
+    again.remembers = device_machine.Processes().remembers
+    assert called(tmp_path, again, tables=["doctor", "exact.half"]) == 0
+    assert again.begun == begun
+
+
 def test_a_step_that_hangs_is_killed_at_its_limit(tmp_path):
     seed = seed_of(search_million="killed")
     machine = Watched(seed)

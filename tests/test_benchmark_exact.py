@@ -198,9 +198,9 @@ def test_on_a_gpu_what_takes_too_long_is_left_out(monkeypatch):
 
 @pytest.fixture
 def on_gpu(monkeypatch):
-    """A GPU where the rungs of a set are verified, and nobody is measured: rows are names."""
-    verified = {kernel.name for kernel in kernels.LADDER}
-    monkeypatch.setattr(exact_candidates, "is_verified", lambda name: name in verified)
+    """A GPU with these verdicts on the rungs, where nobody is measured: rows are names."""
+    verified = {kernel.name: "right" for kernel in kernels.LADDER}
+    monkeypatch.setattr(exact_candidates, "verdict_on", lambda name: verified.get(name, ""))
     monkeypatch.setattr(inputs, "libraries", lambda device: ["torch", "cupy"])
     monkeypatch.setattr(exact_candidates, "arrays", lambda problem: Numbers())
     entry = exact_peers.Entry({"implementation": "SDPA", "library": "torch"}, list)
@@ -236,7 +236,7 @@ OF_GPU = [exact.goals, exact.self_attention, exact.decode, exact.widths, exact.h
 def test_what_may_hang_is_measured_after_all_others_and_alone(monkeypatch, on_gpu, table):
     monkeypatch.setattr(exact_peers, "call", lambda function, given: list)
     for wrong in ((), ("triton",)):
-        on_gpu.difference_update(wrong)
+        on_gpu.update(dict.fromkeys(wrong, "it is wrong"))
         alone = ["gluon", *wrong]
         found = measured(table)
         at = [i for i, (_, names) in enumerate(found) if set(names) & set(alone)]
@@ -252,14 +252,35 @@ def test_what_may_hang_is_measured_after_all_others_and_alone(monkeypatch, on_gp
         assert len({tuple(sorted(step.about.items())) for step, _ in found}) == len(found)
 
 
-def test_what_is_not_verified_does_not_run_and_says_so(on_gpu):
-    on_gpu.discard("gluon")
+@pytest.mark.parametrize("verdict", ["", "not finished", "not finished: no answer"])
+@pytest.mark.parametrize("table", [*OF_GPU, exact.skipping])
+def test_what_is_not_verified_is_left_out_until_it_is(monkeypatch, on_gpu, table, verdict):
+    monkeypatch.setattr(exact_peers, "call", lambda function, given: list)
+    on_gpu["gluon"] = verdict
+    waiting = [step for step, _ in measured(table) if step.lacks]
+    assert waiting
+    assert {step.lacks for step in waiting} == {
+        "not verified on this device: python -m attnbook doctor --gpu"
+    }
+    on_gpu["gluon"] = "right"
+    after = measured(table)
+    # the same steps, so that their rows are found again
+    assert [step.about for step in waiting] == [
+        step.about for step, names in after if set(names) == {"gluon"}
+    ]
+    assert not any(step.lacks for step, _ in after)
+
+
+def test_what_was_found_wrong_does_not_run_and_says_so(on_gpu):
+    on_gpu["gluon"] = "the output is far"
     problem = Problem("cuda", "bfloat16", 7)
     found = {one.about["implementation"]: one for one in exact_candidates.candidates(problem)}
-    assert exact_candidates.alone("cuda") == exact_candidates.alone("cpu") == ()
-    with pytest.raises(RuntimeError, match="not verified on this device: python -m attnbook"):
+    assert exact_candidates.alone("cpu") == ()
+    with pytest.raises(RuntimeError, match="not right on this device: the output is far"):
         found["gluon"].run()
-    assert "gluon" in measured(exact.goals)[0][1]  # a row with this reason
+    named = [step for step, names in measured(exact.goals) if names == ["gluon"]]
+    assert len(named) == 4  # rows with this reason
+    assert not any(step.lacks for step in named)
 
 
 def test_the_goals_are_the_longest_passes_of_each_width(monkeypatch, on_gpu):

@@ -241,9 +241,24 @@ def test_what_was_under_way_when_a_process_ended_comes_last(clock, tmp_path):
         again.measure("rows", three_steps(clock, broken))
     assert "rows 1 of 2, n = 3" in lines[1]
     assert [row.get("reason") for row in again.record["rows"]] == [None, tables.UNDER_WAY, None]
-    # a step that there is no more is forgotten
+    # a step that there is no more stays left out, and is told
     del runs[2]
-    assert again.measure("rows", three_steps(clock, runs)) == [{"n": 1}, {"n": 3}]
+    rows = again.measure("rows", three_steps(clock, runs))
+    assert [(row["n"], row.get("reason")) for row in rows] == [
+        *[(1, None), (2, tables.UNDER_WAY), (3, None)]
+    ]
+    assert not tables.is_whole(again.record, "rows")
+    assert any("rows: has no such step here, it stays left out: {'n': 2," in x for x in lines)
+
+
+def test_a_step_that_lacks_something_is_left_out_until_it_is_there(clock):
+    run = clock.taking(1.0, [{"n": 1}])
+    growing = tables.Tables({}, log=lambda line: None, clock=clock)
+    (row,) = growing.measure("rows", [tables.Step({"n": 1}, 1, run, "no verdict")])
+    assert (run.calls, row["reason"]) == (0, "left out: no verdict")
+    assert not tables.is_whole(growing.record, "rows")
+    assert growing.measure("rows", [tables.Step({"n": 1}, 1, run)]) == [{"n": 1}]
+    assert tables.is_whole(growing.record, "rows")
 
 
 def test_a_machine_too_slow_for_the_first_step_still_has_a_row(clock):
