@@ -159,9 +159,10 @@ def _done(
 ) -> Outcome:
     """Do a step until its end, and return how it went; its table goes on past what fails.
 
-    A fault may end the GPU for the process: then another one measures the parts that are to come.
+    A fault may end the GPU for the process: then another one measures the parts that are to come,
+    and then the part under way, without the candidate whose fault it was, where that is known.
     """
-    to_come = None
+    state = None
     while True:
         seconds = end - machine.clock()
         try:
@@ -170,7 +171,8 @@ def _done(
             kept.take(step)
             raise
         kept.take(step)
-        before, to_come = to_come, kept.to_come(step)
-        if outcome.status != FAILED or to_come in (0, before) or machine.clock() >= end:
+        before, state = state, (kept.to_come(step), kept.faults(step))
+        ended = outcome.status != FAILED or machine.clock() >= end
+        if ended or state == before or not any(state):
             return outcome
-        tell(f"{step.name}: failed, {outcome.last_line}; goes on with the {to_come} parts to come")
+        tell(f"{step.name}: failed, {outcome.last_line}; goes on, {state[0]} parts are to come")

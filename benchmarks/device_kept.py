@@ -73,6 +73,11 @@ class Kept:
         record = self._measured(step) or {}
         return sum(row.get("reason") == TO_COME for row in record.get(step.table, []))
 
+    def faults(self, step: Step) -> int:
+        """Return how many candidates are known that end the GPU, in parts that are to come."""
+        record = self._measured(step) or {}
+        return sum(len(row.get("faults", [])) for row in record.get(step.table, []))
+
     def was_tried(self, step: Step) -> bool:
         """Return whether the step failed before, or was killed at its limit, not at a deadline."""
         facts = self.record["steps"].get(step.name, {})

@@ -71,6 +71,27 @@ class Candidate(NamedTuple):
     errors: Callable[[Any], dict[str, float]]  # how far what `run` returns is from a reference
 
 
+class FaultError(RuntimeError):
+    """A candidate has ended the GPU for this process."""
+
+    def __init__(self, about: Mapping[str, Any], why: str):
+        super().__init__(f"{dict(about)}: {why}")
+        self.fault = {"about": dict(about), "why": why}
+
+
+_FAULTS: list[Mapping[str, Any]] = []
+
+
+@contextlib.contextmanager
+def leaving_out(faults: Sequence[Mapping[str, Any]]) -> Iterator[None]:
+    """Let candidates of these faults not run inside; their rows say why."""
+    _FAULTS[:] = faults
+    try:
+        yield
+    finally:
+        _FAULTS.clear()
+
+
 class Pace(NamedTuple):
     """How long to measure."""
 
@@ -120,9 +141,16 @@ def rows(
     with loaded_is_kept():
         found = []
         for candidate in candidates:
+            known = [fault["why"] for fault in _FAULTS if fault["about"] == dict(candidate.about)]
+            if known:
+                found.append({"reason": f"it ended the GPU for its process: {known[0]}"})
+                continue
             found.append(_try(candidate, device, memory or extra_bytes))
-            if "reason" in found[-1]:
+            try:
                 wait()  # raises where a fault has ended the GPU for all who follow
+            except Exception as error:
+                why = found[-1].get("reason") or reason(error)
+                raise FaultError(candidate.about, why) from error
             free()
     able = [i for i in range(len(found)) if "reason" not in found[i]]
     timed = interleave(

@@ -376,6 +376,25 @@ def test_a_table_goes_on_past_a_part_that_ends_its_process(tmp_path):
     assert called(tmp_path, machine, tables=["exact.half"]) == 0
     assert machine.ended == [("exact.half", how) for how in ("failed", "failed", "done")]
     assert parts(tmp_path, "exact.half") == ([0, 1, 2], [])  # those that failed, at last
+
+    # where it is known whose fault it was, also past the last one: it is measured without them
+    class Known(Faulty):
+        def _pass(self, seconds):
+            device_machine.Pretended._pass(self, seconds)
+            if len(harness._FAULTS) < self.faults:
+                raise harness.FaultError({"who": len(harness._FAULTS)}, "a fault")
+
+        def do(self, *given):
+            try:
+                return super().do(*given)
+            except harness.FaultError as error:
+                self.ended.append((given[0].name, "failed"))
+                return device_machine.Outcome("failed", str(error))
+
+    machine, out = Known(seed_of(exact_half="done")), tmp_path / "known"
+    assert called(out, machine, tables=["exact.half"]) == 0
+    assert [how for _, how in machine.ended] == ["failed"] * 6 + ["done"]  # twice each part
+    assert parts(out, "exact.half") == ([0, 1, 2], [])
     # not for ever, and not beyond its limit
     (step,) = device_plan.chosen(["exact.half"])
     for seconds, times in ((0, 3), (step.limit, 1)):

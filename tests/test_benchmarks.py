@@ -429,8 +429,51 @@ def test_a_fault_that_ends_the_gpu_is_no_row_of_those_who_follow(fake_torch, clo
     given = {"about": {"n": 7}, "baseline": {"implementation": "b"}, "quick": True}
     refused, fine = harness.rows([candidate("a", refuses), candidate("b", run)], "cuda", **given)
     assert (refused["reason"], "reason" in fine) == ("TypeError: query must be float16", False)
-    with pytest.raises(RuntimeError, match="an illegal memory access"):
-        harness.rows([candidate("a", faulty), candidate("b", wait)], "cuda", **given)
+    three = [candidate("a", faulty), candidate("c", refuses), candidate("b", run)]
+    with pytest.raises(harness.FaultError, match="an illegal memory access") as found:
+        harness.rows(three, "cuda", **given)
+    # and when it is tried again, in another process, it is left out, and the others are measured
+    faults.clear()
+    known = json.loads(json.dumps([found.value.fault]))
+    with harness.leaving_out(known):
+        ended, refused, fine = harness.rows(three, "cuda", **given)
+    assert ended["reason"] == (
+        "it ended the GPU for its process: RuntimeError: an illegal memory access"
+    )
+    assert ended["seconds"] is None
+    assert (refused["reason"], "reason" in fine) == ("TypeError: query must be float16", False)
+    with pytest.raises(harness.FaultError):
+        harness.rows(three, "cuda", **given)
+    # a fault that shows only later is of who ran
+    late = candidate("d", lambda: faults.append(1) or np.ones(3))
+    faults.clear()
+    with pytest.raises(harness.FaultError, match="'d'"):
+        harness.rows([late, candidate("b", run)], "cuda", **given)
+
+
+def test_a_step_is_tried_again_without_whom_a_fault_is_of(clock, tmp_path):
+    path, tried = tmp_path / "x.cuda.json", []
+
+    def faulty():
+        left_out = [fault["about"]["who"] for fault in harness._FAULTS]
+        tried.append(left_out)
+        for who in ("a", "b"):
+            if who not in left_out:
+                raise harness.FaultError({"who": who}, "an illegal memory access")
+        return [{"n": 2}]
+
+    runs = {2: faulty, 3: clock.taking(1.0, [{"n": 3}])}
+    record = {}
+    for known in ([], ["a"]):
+        growing = tables.Tables(record, path, log=lambda line: None, clock=clock)
+        with pytest.raises(harness.FaultError):
+            growing.measure("rows", three_steps(clock, runs))
+        assert tried[-1] == known
+        record = json.loads(path.with_suffix(".partial").read_text())
+        assert record["rows"][0]["reason"] == tables.UNDER_WAY
+    growing = tables.Tables(record, path, log=lambda line: None, clock=clock)
+    assert growing.measure("rows", three_steps(clock, runs)) == [{"n": 2}, {"n": 3}]
+    assert tried[-1] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
