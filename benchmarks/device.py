@@ -4,9 +4,10 @@ Steps run in the order of their worth, each in a process that is killed at its o
 begins that will not be done before the deadline. After each step what it measured, also until it
 was killed, is in `DIR/records.zip` and its fate in `DIR/device.DEVICE.json`; `DIR/log.txt` has all
 that was printed. A second call with the same DIR goes on where the first one stopped, within a
-table, too. Where the machine was taken away, the table under way is lost. What failed, or was
-killed, is tried again last. On a fresh machine the rungs are compared anew, first of all. Several
-GPUs may share a DIR, one after the other: two calls at a time would overwrite each other's files.
+table, too; on another commit or installation a table that was begun is measured anew. Where the
+machine was taken away, the table under way is lost. What failed, or was killed, is tried again
+last. On a fresh machine the rungs are compared anew, first of all. Several GPUs may share a DIR,
+one after the other: two calls at a time would overwrite each other's files.
 
 Needs no Jupyter. A copy without git history is told its commit by ATTNBOOK_COMMIT.
 """

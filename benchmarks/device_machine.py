@@ -163,6 +163,7 @@ class Pretended:
         place: dict[str, Any] = {
             "device": {"kind": "cuda", "name": "a pretended GPU"},
             "commit": "pretended",
+            "versions": {},
         }
         place |= {"command": command, "date": "pretended", "cpu": {}, "load_average": None}
         return {"benchmark": "device", "pretended": True, "provenance": place}

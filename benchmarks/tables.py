@@ -1,11 +1,12 @@
 """The tables of a benchmark: measured one after another, each within its time, and kept at once.
 
-A table is a list of steps, such as one for each size, the cheap ones first. Before each step the
-log says what comes and how long the rest may take. A step that would exceed the time of its table
-is left out, and leaves a row that says why. Before each step and after each table the record so far
-is written beside the place of the whole one, so that an interrupted run loses one step. There a
-step that is still to come is a row left out, too: where the record has such rows, its table goes on
-with them. Tables that nobody asked for are passed over, and stay as they are in the record.
+A table is a list of steps, such as one for each size, in the order in which they are worth it. Before
+each step the log says what comes and how long the rest may take. A step that would exceed the time
+of its table is left out, and leaves a row that says why. Before each step and after each table the
+record so far is written beside the place of the whole one, so that an interrupted run loses one
+step. There a step that is still to come is a row left out, too: where the record has such rows, of
+the same commit, versions and driver, its table goes on with them. Tables that nobody asked for are
+passed over, and stay as they are in the record.
 """
 
 import json
@@ -18,7 +19,14 @@ from typing import Any, NamedTuple
 from benchmarks import harness
 
 SECONDS, QUICK_SECONDS = 1200.0, 120.0  # for one table
-AGAIN = ("date", "commit", "device", "cpu", "load_average")  # what is kept of a later table
+AGAIN = (
+    "date",
+    "commit",
+    "device",
+    "cpu",
+    "versions",
+    "load_average",
+)  # what is kept of a later table
 LEFT_OUT = "left out: "  # so begins the reason in the row of a step that did not run
 TO_COME = f"{LEFT_OUT}the process ended before"
 UNDER_WAY = f"{LEFT_OUT}the process ended meanwhile"
@@ -171,7 +179,10 @@ class Tables:
         for row in missing:
             row["reason"] = TO_COME
         todo = list(zip(steps, missing, strict=True))
-        if not any(map(is_left_out, earlier)):
+        alike = self._is_alike(name)
+        if not alike and any(map(is_left_out, earlier)):
+            self.log(f"{name}: measured anew, since its rows are of another commit or installation")
+        if not alike or not any(map(is_left_out, earlier)):
             self.record[name] = missing
             self.record["table_seconds"].pop(name, None)
             return missing, todo
@@ -182,6 +193,13 @@ class Tables:
         for row in known.values():
             self.log(f"{name}: has no such step here, it stays left out: {row}")
         return earlier, todo
+
+    def _is_alike(self, name: str) -> bool:
+        """Return whether the rows of a table so far may stand beside those of this call."""
+        if self.again is None:
+            return True
+        earlier = self.record.get("measured", {}).get(name) or self.record["provenance"]
+        return _installed(earlier) == _installed(self.again)
 
     def _close(self, name: str, start: float, before: float = 0.0) -> None:
         """Note how long a table took, and write the record so far."""
@@ -204,6 +222,12 @@ class Tables:
             raise ValueError("path must be a place to write to, got None")
         harness.write(self.record, self.path.with_suffix(".partial")).replace(self.path)
         return self.path
+
+
+def _installed(place: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what the rows of a table must share: commit, versions, driver and CUDA."""
+    device = place["device"]
+    return place["commit"], place.get("versions"), device.get("driver"), device.get("cuda")
 
 
 def _named(row: Mapping[str, Any]) -> str:

@@ -251,6 +251,38 @@ def test_what_was_under_way_when_a_process_ended_comes_last(clock, tmp_path):
     assert any("rows: has no such step here, it stays left out: {'n': 2," in x for x in lines)
 
 
+PLACE = {
+    **dict.fromkeys(("date", "cpu", "load_average"), "x"),
+    "commit": "a",
+    "versions": {"torch": "2.0"},
+    "device": {"name": "A", "driver": "13", "cuda": "13.0"},
+}
+
+
+@pytest.mark.parametrize(
+    ("other", "is_alike"),
+    [
+        ({"date": "later", "cpu": "another", "load_average": 7}, True),
+        ({"commit": "b"}, False),
+        ({"versions": {"torch": "2.1"}}, False),
+        ({"device": PLACE["device"] | {"driver": "14"}}, False),
+        ({"device": PLACE["device"] | {"cuda": "14.0"}}, False),
+    ],
+)
+@pytest.mark.parametrize("is_later", [False, True])
+def test_rows_of_another_commit_or_installation_are_not_mixed(clock, other, is_alike, is_later):
+    runs = {n: clock.taking(9.0 * n, [{"n": n}]) for n in (1, 2)}
+    head = {"provenance": PLACE | {"commit": "first"} if is_later else PLACE}
+    given = {"log": lambda line: None, "clock": clock}
+    first = tables.Tables(head, seconds=12.0, again=PLACE if is_later else None, **given)
+    first.measure("rows", three_steps(clock, runs))
+    kept = json.loads(json.dumps(first.record))
+    again = tables.Tables(kept, again=PLACE | other, **given)
+    assert again.measure("rows", three_steps(clock, runs)) == [{"n": 1}, {"n": 2}]
+    assert [run.calls for run in runs.values()] == [1 if is_alike else 2, 1]
+    assert again.record["table_seconds"] == {"rows": 27.0}
+
+
 def test_a_step_that_lacks_something_is_left_out_until_it_is_there(clock):
     run = clock.taking(1.0, [{"n": 1}])
     growing = tables.Tables({}, log=lambda line: None, clock=clock)
