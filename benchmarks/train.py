@@ -88,9 +88,9 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
     if "torch" not in inputs.libraries(device):
         return
     tables.measure("parts", of_sizes(parts))
-    small = () if quick else (DATES,)
+    large = () if quick else sizes if device == "cuda" else (DATES,)  # a trial has no compiler
     compiled = partial(steps, names=(THEIRS, COMPILED))
-    tables.measure("compiled", of_sizes(compiled, sizes if device == "cuda" else small), *told)
+    tables.measure("compiled", of_sizes(compiled, large), *told)
     if device == "cpu":
         tables.whole("rates", partial(rates, quick=quick, log=tables.log))
 
