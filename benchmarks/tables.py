@@ -1,11 +1,11 @@
 """The tables of a benchmark: measured one after another, each within its time, and kept at once.
 
-A table is a list of steps, such as one for each size, in the order in which they are worth it. Before
-each step the log says what comes and how long the rest may take. A step that would exceed the time
-of its table is left out, and leaves a row that says why. Before each step and after each table the
-record so far is written beside the place of the whole one, so that an interrupted run loses one
-step. There a step that is still to come is a row left out, too: where the record has such rows, of
-the same commit, versions and driver, its table goes on with them. Tables that nobody asked for are
+A table is a list of steps, such as one for each size, in the order of their worth. Before each step
+the log says what comes and how long the rest may take. A step that would exceed the time of its
+table is left out, and leaves a row that says why. Before each step and after each table the record
+so far is written beside the place of the whole one, so that an interrupted run loses one step.
+There a step that is still to come is a row left out, too: where the record has such rows, of the
+same commit, versions and driver, its table goes on with them. Tables that nobody asked for are
 passed over, and stay as they are in the record.
 """
 
@@ -283,18 +283,36 @@ def expected(seen: Sequence[tuple[float, float]], work: float) -> float:
 
     A part of the time does not depend on the work, and a first step may compile what later ones
     use. So this is the lower of two guesses: on the line through the largest step and the largest
-    of the smaller ones, and in proportion to the quickest one. What is no more work than a step
-    seen is expected to take no longer, and after a single one nothing tells how it grows.
+    of the smaller ones, and in proportion to the quickest one; after a single one nothing tells how
+    it grows. What is less work than the largest step is expected on the line through the nearest
+    step that is no smaller and the one next to it, in proportion where there is one amount of work
+    alone: no less than that, and no longer than a step of as much work or more took.
     """
     if not seen:
         return 0.0
     most, seconds = max(seen)
     smaller = [step for step in seen if step[0] < most]
-    if work <= most or not smaller:
-        return min((took for done, took in seen if done >= work), default=seconds)
+    if work <= most:
+        return _of_less_work(seen, work)
+    if not smaller:
+        return seconds
     less, before = max(smaller)
     line = seconds + max(0.0, seconds - before) * (work - most) / (most - less)
     return min(line, work * min(took / done for done, took in seen))
+
+
+def _of_less_work(seen: Sequence[tuple[float, float]], work: float) -> float:
+    """Return about how many seconds `work` takes, no more than that of the largest step seen."""
+    no_smaller = [(done, took) for done, took in seen if done >= work]
+    at_most = min(took for _, took in no_smaller)
+    done, took = min(no_smaller)
+    others = [step for step in seen if step[0] != done]
+    in_proportion = took * work / done if work < done else took
+    if not others:
+        return in_proportion
+    other, its_time = min(others, key=lambda step: abs(step[0] - work))
+    line = took + (its_time - took) * (work - done) / (other - done)
+    return min(at_most, max(in_proportion, line))
 
 
 def duration(seconds: float) -> str:

@@ -33,6 +33,7 @@ from benchmarks import (
     search_maps,
     search_planted,
     tables,
+    train,
     transformer,
 )
 from benchmarks import provenance as origin
@@ -305,7 +306,14 @@ def test_a_machine_too_slow_for_the_first_step_still_has_a_row(clock):
     [
         ([], 5, 0.0),
         ([(2, 3.0)], 200, 3.0),  # nothing says how it grows
-        ([(2, 3.0), (4, 5.0)], 3, 5.0),
+        ([(2, 3.0), (4, 5.0)], 3, 4.0),
+        ([(2, 3.0), (4, 5.0)], 4, 5.0),
+        # the longest first: what is less work is quicker
+        ([(8, 80.0)], 1, 10.0),
+        ([(8, 80.0), (8, 60.0)], 8, 60.0),
+        ([(8, 80.0), (4, 44.0)], 2, 26.0),  # on the line
+        ([(8, 80.0), (4, 30.0)], 2, 15.0),  # no less than in proportion
+        ([(8, 10.0), (4, 40.0)], 2, 10.0),  # no longer than what is more work
         ([(2, 3.0), (4, 5.0)], 10, 11.0),  # on the line
         ([(2, 9.0), (4, 4.0)], 10, 4.0),  # the first one compiled
         ([(1, 1.0), (4, 40.0)], 10, 10.0),  # in proportion to the quickest
@@ -313,6 +321,30 @@ def test_a_machine_too_slow_for_the_first_step_still_has_a_row(clock):
 )
 def test_expected_seconds(seen, work, seconds):
     assert tables.expected(seen, work) == pytest.approx(seconds)
+
+
+def test_the_longest_first_leave_time_for_the_short_ones(clock):
+    growing = tables.Tables({}, seconds=100.0, log=lambda line: None, clock=clock)
+    steps = [
+        tables.Step({"n": n, "i": i}, n, clock.taking(n, [{"n": n}]))
+        for i, n in enumerate((40, 40, 10, 5, 4))
+    ]
+    growing.measure("rows", steps)
+    assert tables.is_whole(growing.record, "rows")
+
+
+def test_a_trial_compiles_no_model_on_a_gpu(monkeypatch):
+    monkeypatch.setattr(inputs, "libraries", lambda device: ["torch"])
+    asked = {}
+
+    class Listed(tables.Tables):
+        def measure(self, name, steps, *told):
+            asked[name] = len(steps)
+
+    for quick in (True, False):
+        train.measure("cuda", quick=quick, tables=Listed({}))
+        assert bool(asked["compiled"]) != quick
+        assert asked["rows"] > 0
 
 
 def test_each_table_is_kept_and_the_whole_record_takes_the_place_of_the_old(clock, tmp_path):
