@@ -239,6 +239,56 @@ def left_out():
     return made
 
 
+def chosen(steps, on_cpu, options):
+    """Return the steps on a GPU whose rows the options of a page may choose.
+
+    What tells rows of one step apart is looked for in the record of the CPU.
+    """
+    table = options.get("table", "rows goals")
+    where = dict(part.split("=", 1) for part in options.get("where", "").split())
+    found = []
+    for step in recorded.rows_of(steps, table, {}):
+        of_step = {key: value for key, value in where.items() if key in step}
+        within = {key: value for key, value in where.items() if key not in step}
+        if recorded.rows_of({"rows": [step]}, "rows", of_step) and (
+            not within or recorded.rows_of(on_cpu, table, within)
+        ):
+            found.append(step)
+    return found
+
+
+def of_steps(record):
+    """Return tables of what tells their steps apart."""
+    dropped = ("reason", "seconds")
+    return {
+        table: [{key: x for key, x in row.items() if key not in dropped} for row in rows]
+        for table, rows in record.items()
+        if isinstance(rows, list)
+    }
+
+
+def cpu_record(name):
+    path = BOOK / "data" / f"{name}.cpu.json"
+    return json.loads(path.read_text("utf8")) if path.exists() else {}
+
+
+OF_GPUS = [case for case in asked() if case.values[1].get("device") == "cuda"]
+
+
+@pytest.mark.parametrize(("name", "options"), OF_GPUS)
+def test_what_a_page_shows_of_gpus_is_measured_there(left_out, name, options):
+    """Else it would show nothing for ever, and nobody would see it."""
+    steps, on_cpu = of_steps(left_out[name]), cpu_record(name)
+    assert chosen(steps, on_cpu, options)
+    # which cannot be said of any other value, nor of a table that is not there
+    assert not chosen(steps, on_cpu, options | {"table": "nowhere"})
+    for part in options.get("where", "").split():
+        key = part.partition("=")[0]
+        for wrong in (f"{key}=4097", f"of_nobody={key}"):
+            changed = options["where"].replace(part, wrong)
+            assert not chosen(steps, on_cpu, options | {"where": changed})
+
+
 @pytest.mark.parametrize(("name", "options"), asked())
 def test_each_page_is_made_of_whatever_records_of_gpus_there_are(tmp_path, left_out, name, options):
     (tmp_path / "data").mkdir()
