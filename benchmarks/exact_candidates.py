@@ -64,8 +64,11 @@ def runs(name: str) -> bool:
 
 def lacks(name: str) -> str:
     """Return what a candidate must wait for: the verdict on this device; else nothing."""
-    unknown = verdict_on(name).startswith(NOT_FINISHED) or not verdict_on(name)
-    return f"not verified on this device: {DOCTOR}" if unknown and not runs(name) else ""
+    if runs(name):
+        return ""
+    verdict = verdict_on(name)
+    is_known = verdict and not verdict.startswith(NOT_FINISHED)
+    return "" if is_known else f"not verified on this device: {DOCTOR}"
 
 
 def _refuse(name: str) -> Any:

@@ -72,7 +72,7 @@ class Candidate(NamedTuple):
 
 
 class FaultError(RuntimeError):
-    """A candidate has ended the GPU for this process."""
+    """A candidate has failed so that this process can measure no more on its GPU."""
 
     def __init__(self, about: Mapping[str, Any], why: str):
         super().__init__(f"{dict(about)}: {why}")
@@ -143,7 +143,7 @@ def rows(
         for candidate in candidates:
             known = [fault["why"] for fault in _FAULTS if fault["about"] == dict(candidate.about)]
             if known:
-                found.append({"reason": f"it ended the GPU for its process: {known[0]}"})
+                found.append({"reason": f"it ended the process that measured it: {known[0]}"})
                 continue
             found.append(_try(candidate, device, memory or extra_bytes))
             try:
@@ -153,20 +153,24 @@ def rows(
                 raise FaultError(candidate.about, why) from error
             free()
     able = [i for i in range(len(found)) if "reason" not in found[i]]
+
+    def blamed(i: int) -> contextlib.AbstractContextManager[None]:
+        return _blaming(candidates[i]) if device == "cuda" else contextlib.nullcontext()
+
     timed = interleave(
         {i: candidates[i].run for i in able},
         pace=pace,
         synchronize=wait,
+        blamed=blamed,
         once={i: found[i].pop("once") for i in able},
         between=free,
     )
     kernels = {}
     if device == "cuda":
-        kernels = {
-            i: cuda.device_seconds(candidates[i].run, pace.rounds)
-            for i in able
-            if min(timed[i][1]) < cuda.HIDES_LAUNCHES
-        }
+        for i in able:
+            if min(timed[i][1]) < cuda.HIDES_LAUNCHES:
+                with blamed(i):
+                    kernels[i] = cuda.device_seconds(candidates[i].run, pace.rounds)
     # a call that answers several queries is compared by the time for each
     queries = [candidate.about.get("queries") or 1 for candidate in candidates]
     each = {i: [seconds / queries[i] for seconds in timed[i][1]] for i in able}
@@ -182,6 +186,15 @@ def rows(
             row["device_seconds"] = spread(kernels[i]) if kernels[i] else None
         result.append(row)
     return result
+
+
+@contextlib.contextmanager
+def _blaming(candidate: Candidate) -> Iterator[None]:
+    """Let an error inside name who ran."""
+    try:
+        yield
+    except Exception as error:
+        raise FaultError(candidate.about, reason(error)) from error
 
 
 def _try(
@@ -230,6 +243,9 @@ def interleave(
     synchronize: Callable[[], None] = lambda: None,
     once: Mapping[Name, float] | None = None,
     between: Callable[[], None] = lambda: None,
+    blamed: Callable[[Name], contextlib.AbstractContextManager[None]] = (
+        lambda name: contextlib.nullcontext()
+    ),
     seed: int = 0,
 ) -> dict[Name, tuple[int, list[float]]]:
     """Time `candidates` side by side.
@@ -245,6 +261,8 @@ def interleave(
         About how many seconds a call takes, where it has been called.
     between : function
         Called before each measurement, outside the time.
+    blamed : function
+        Returns what surrounds the calls of a candidate, outside the time.
     seed : int
         Of the order of the candidates in each round.
 
@@ -260,7 +278,8 @@ def interleave(
             function()
         elif once[name] > min(pace.long, pace.most):
             long.add(name)
-        seconds = once[name] if once and name in long else seconds_of(function, synchronize)
+        with blamed(name):
+            seconds = once[name] if once and name in long else seconds_of(function, synchronize)
         calls[name] = max(1, round(pace.slice_seconds / seconds)) if seconds > 0 else 1000
         affordable = pace.most / (seconds * (calls[name] + (name not in long)) or 1e-9)
         wanted = pace.long_rounds if name in long else pace.rounds
@@ -277,9 +296,10 @@ def interleave(
                     continue
                 between()
                 time.sleep(pace.pause)
-                if name not in long:
-                    candidates[name]()
-                samples[name].append(seconds_of(candidates[name], synchronize, calls[name]))
+                with blamed(name):
+                    if name not in long:
+                        candidates[name]()
+                    samples[name].append(seconds_of(candidates[name], synchronize, calls[name]))
     finally:
         if gc_was_on:
             gc.enable()

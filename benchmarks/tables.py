@@ -19,14 +19,7 @@ from typing import Any, NamedTuple
 from benchmarks import harness
 
 SECONDS, QUICK_SECONDS = 1200.0, 120.0  # for one table
-AGAIN = (
-    "date",
-    "commit",
-    "device",
-    "cpu",
-    "versions",
-    "load_average",
-)  # what is kept of a later table
+AGAIN = ("date", "commit", "device", "cpu", "versions", "load_average")  # kept of a later table
 LEFT_OUT = "left out: "  # so begins the reason in the row of a step that did not run
 TO_COME = f"{LEFT_OUT}the process ended before"
 UNDER_WAY = f"{LEFT_OUT}the process ended meanwhile"

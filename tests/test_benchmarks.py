@@ -502,17 +502,23 @@ def test_a_fault_that_ends_the_gpu_is_no_row_of_those_who_follow(fake_torch, clo
     with harness.leaving_out(known):
         ended, refused, fine = harness.rows(three, "cuda", **given)
     assert ended["reason"] == (
-        "it ended the GPU for its process: RuntimeError: an illegal memory access"
+        "it ended the process that measured it: RuntimeError: an illegal memory access"
     )
     assert ended["seconds"] is None
     assert (refused["reason"], "reason" in fine) == ("TypeError: query must be float16", False)
     with pytest.raises(harness.FaultError):
         harness.rows(three, "cuda", **given)
-    # a fault that shows only later is of who ran
-    late = candidate("d", lambda: faults.append(1) or np.ones(3))
-    faults.clear()
-    with pytest.raises(harness.FaultError, match="'d'"):
-        harness.rows([late, candidate("b", run)], "cuda", **given)
+    # a fault that shows only later is of who ran: when it is waited for, or amid the rounds
+    for calls in range(1, 6):
+        faults.clear()
+        left = [1] * calls
+
+        def later(left=left):
+            left.pop() if left else faults.append(1)
+            return clock.taking(1.0, np.ones(3))()
+
+        with pytest.raises(harness.FaultError, match="'d'"):
+            harness.rows([candidate("d", later), candidate("b", run)], "cuda", **given)
 
 
 def test_a_step_is_tried_again_without_whom_a_fault_is_of(clock, tmp_path):
