@@ -48,8 +48,13 @@ SIZES = (
     *((1, 1, 1), (37, 61, 3), (67, 37, 1), (193, 193, 3)),
     (129, 2111, 1),
     (385, 449, 3, 16),
+    (67, 1091, 3, 45),
 )
-"""Small and odd ones, many tiles of keys, and three blocks of queries for each multiprocessor.
+"""Small and odd ones, the most keys, and two with over two blocks of queries a multiprocessor.
+
+Those two are for an H100, which has 132: *gluon* divides the first into 288 blocks of 64 numbers a
+row or 384 of 128, and the second into 270 of either. In the second, the last, a block fills its
+ring of stages more than twice over, and the next block of its program begins amid the ring.
 
 Few numbers of heads in a group: the kernels are compiled for each.
 """
