@@ -396,13 +396,73 @@ def test_instructions_of_a_score(code):
 # On a GPU.
 
 
+def check_gradients(arrays, is_causal):
+    """Raise unless `attention_vjp` is as near to float64 as PyTorch in the same dtype nearly is."""
+    dtype, rest = arrays[0].dtype, (None, None, arrays[0].shape[-1] ** -0.5, is_causal)
+    grad = torch.randn(arrays[0].shape, generator=torch.Generator().manual_seed(8)).to(arrays[0])
+    got = attnbook.attention_vjp(*arrays, grad, is_causal=is_causal, impl="gluon")
+    lows, exacts = (
+        triton_cases.gradients(arrays, rest, grad, wanted) for wanted in (dtype, torch.float64)
+    )
+    among = max(1.0, *(float(x.abs().max()) for x in (*arrays, grad)))
+    for what, own, low, exact in zip(("query", "key", "value"), got, lows, exacts, strict=True):
+        triton_cases.compare(f"the gradient of {what}", own, low, exact, dtype, among)
+
+
+@pytest.mark.parametrize("wrong", [None, 0, 1, 2])
+def test_gradients_are_compared(on_the_cpu, monkeypatch, wrong):
+    """As on a GPU, but for a backward pass in PyTorch; with one gradient of the three wrong."""
+    arrays = large(70, 150, 64, group=3)
+
+    def backward(x, output, log_total, grad):
+        rest = (None, None, x.scale, x.is_causal)
+        grads = triton_cases.gradients(arrays, rest, grad, torch.float64)
+        return [(g * (1.1 if i == wrong else 1)).to(grad.dtype) for i, g in enumerate(grads)]
+
+    monkeypatch.setattr(gluon.triton.gradients, "backward", backward)
+    monkeypatch.setattr(gluon, "DEVICES", ("cpu",), raising=False)
+    if wrong is None:
+        check_gradients(arrays, True)
+        return
+    name = ("query", "key", "value")[wrong]
+    with pytest.raises(AssertionError, match=f"the gradient of {name}"):
+        check_gradients(arrays, True)
+
+
+SIZES = ((1, 1), (37, 1031), (1031, 37), (2111, 1543))
+
+
+@pytest.fixture(params=[torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+def on_a_gpu(request):
+    """What draws arrays on a GPU that the rung is written for."""
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != gluon.CAPABILITY:
+        pytest.skip("torch sees no GPU of compute capability 9.0")
+    return lambda *sizes, **rest: [x.cuda() for x in large(*sizes, request.param, **rest)]
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("d", [64, 128])
-@pytest.mark.parametrize(("n_q", "n_k"), [(1, 1), (37, 1031), (1031, 37), (2111, 1543)])
-def test_on_a_gpu(n_q, n_k, d, is_causal):
-    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != gluon.CAPABILITY:
-        pytest.skip("torch sees no GPU of compute capability 9.0")
-    for dtype in (torch.bfloat16, torch.float16):
-        arrays = [x.cuda() for x in large(n_q, n_k, d, dtype, group=3)]
-        check(arrays, d**-0.5, is_causal, gluon.forward)
+@pytest.mark.parametrize(("n_q", "n_k"), SIZES)
+def test_on_a_gpu(on_a_gpu, n_q, n_k, d, is_causal):
+    check(on_a_gpu(n_q, n_k, d, group=3), d**-0.5, is_causal, gluon.forward)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.parametrize(("n_q", "n_k"), SIZES[1:])
+def test_gradients_on_a_gpu(on_a_gpu, n_q, n_k, d, is_causal):
+    check_gradients(on_a_gpu(n_q, n_k, d, group=3), is_causal)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("d", [64, 128])
+def test_the_same_bits_on_a_gpu(on_a_gpu, d, is_causal):
+    """With more than two blocks of queries for each multiprocessor, and rings that go round."""
+    arguments = (*on_a_gpu(2111, 1543, d, group=13), None, None, d**-0.5, is_causal)
+    first = gluon.forward(*arguments)
+    for _ in range(5):
+        again = gluon.forward(*arguments)
+        assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
