@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,10 +27,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from filelock import FileLock
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 ON_CPU = Path(__file__).with_name("cuda_on_cpu.cpp")
 MADE = Path(__file__).parents[1] / "_build" / "kernels_on_cpu"
+UNUSED = 30 * 24 * 3600
+"""Seconds after which a library that no run has loaded is deleted."""
+
 COMPILERS = ("c++", "g++", "clang++")
 
 
@@ -44,33 +49,58 @@ def compiler() -> str:
 
 
 @functools.cache
-def compiled(code: str, expressions: tuple[str, ...]) -> ctypes.CDLL:
-    """Compile kernels for the CPU, once for all processes, and load them.
+def version_of(command: str) -> str:
+    """Return what a compiler says first of itself."""
+    said = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
+    return said.stdout.partition("\n")[0]
 
-    Templates are made as in `expressions`.
+
+@functools.cache
+def compiled(code: str, expressions: tuple[str, ...]) -> ctypes.CDLL:
+    """Compile kernels for the CPU, unless a process has, and load them.
+
+    Templates are made as in `expressions`. Of processes that ask at once one compiles, and the
+    others wait. The library stays on disk for later runs.
     """
     plain = re.findall(r'^extern "C" __global__ void (\w+)', code, re.MULTILINE)
     names = "".join(f"KERNEL({name}),\n" for name in (*plain, *expressions))
     shared = re.search(r"extern __shared__ (\w+) memory\[\];", code)
     options = ["-std=c++17", "-O1", "-U_FORTIFY_SOURCE", "-fPIC", "-fsanitize=alignment", "-c"]
     options += [f"-DSHARED={shared.group(1) if shared else 'int64'}"]
-    made_of = [compiler(), code, names, *options, ON_CPU.read_text("utf-8")]
+    by = compiler()
+    made_of = [by, version_of(by), code, names, *options, ON_CPU.read_text("utf-8")]
     digest = hashlib.sha256("\0".join(made_of).encode()).hexdigest()[:20]
     library = MADE / f"{digest}.so"
-    if not library.exists():
-        MADE.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=MADE) as folder:
-            source, listed, made, linked = (f"{folder}/{x}" for x in ("cu", "names", "o", "so"))
-            Path(source).write_text(code, "utf-8")
-            Path(listed).write_text(names, "utf-8")
-            options += [f'-DKERNELS="{source}"', f'-DNAMES="{listed}"']
-            for arguments in ([*options, str(ON_CPU), "-o", made], ["-shared", made, "-o", linked]):
-                done = subprocess.run([compiler(), *arguments], capture_output=True, text=True)
-                assert done.returncode == 0, done.stderr
-            Path(linked).replace(library)  # whole at once, whoever else makes it
+    MADE.mkdir(parents=True, exist_ok=True)
+    with FileLock(MADE / f"{digest[0]}.lock"):  # so that there are few of these files
+        if not library.exists():
+            forget_unused()
+            build(library, code, names, options)
+    library.touch()
     loaded = ctypes.CDLL(str(library))
     loaded.launch.restype = ctypes.c_char_p
     return loaded
+
+
+def forget_unused() -> None:
+    """Delete the libraries that no run has loaded for long."""
+    for file in MADE.glob("*.so"):
+        with contextlib.suppress(FileNotFoundError):  # another process may delete it, too
+            if time.time() - file.stat().st_mtime > UNUSED:
+                file.unlink()
+
+
+def build(library: Path, code: str, names: str, options: list[str]) -> None:
+    """Compile kernels into a file, which is whole as soon as it is there."""
+    with tempfile.TemporaryDirectory(dir=MADE) as folder:
+        source, listed, made, linked = (f"{folder}/{x}" for x in ("cu", "names", "o", "so"))
+        Path(source).write_text(code, "utf-8")
+        Path(listed).write_text(names, "utf-8")
+        options = [*options, f'-DKERNELS="{source}"', f'-DNAMES="{listed}"']
+        for arguments in ([*options, str(ON_CPU), "-o", made], ["-shared", made, "-o", linked]):
+            done = subprocess.run([compiler(), *arguments], capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+        Path(linked).replace(library)
 
 
 class Traffic:
@@ -110,8 +140,8 @@ WAITING = ("flatnonzero", "nonzero", "unique")
 class GpuArray(NDArrayOperatorsMixin):
     """`cupy.ndarray`: it does not mix with NumPy's, and only `get` gives its numbers away.
 
-    What CuPy's arrays lack is absent here too: for one they are no index. Indices out of range
-    raise, where CuPy wraps them around.
+    What CuPy's arrays lack is absent here too: for one they are no index, and those of CuPy 13 have
+    no `mT`. Indices out of range raise, where CuPy wraps them around.
     """
 
     def __init__(self, shape: Any, dtype: Any = float, memptr: Any = None, strides: Any = None):
@@ -180,6 +210,9 @@ class GpuArray(NDArrayOperatorsMixin):
         with np.errstate(all="ignore"):
             return GpuArray.of(self._host.astype(dtype))
 
+    def swapaxes(self, one, two):
+        return GpuArray.of(self._host.swapaxes(one, two))
+
     def __array_ufunc__(self, ufunc, method, *inputs, out=(), **options):
         plain = on_host(inputs)
         TRAFFIC.note(ufunc.__name__)
@@ -198,7 +231,6 @@ class GpuArray(NDArrayOperatorsMixin):
     nbytes = property(lambda self: self._host.nbytes)
     itemsize = property(lambda self: self._host.itemsize)
     T = property(lambda self: GpuArray.of(self._host.T))
-    mT = property(lambda self: GpuArray.of(self._host.mT))
     data = property(lambda self: Memory(self._host))
     device = property(lambda self: Device())
 
