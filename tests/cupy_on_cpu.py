@@ -19,7 +19,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,14 +26,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from filelock import FileLock
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 ON_CPU = Path(__file__).with_name("cuda_on_cpu.cpp")
 MADE = Path(__file__).parents[1] / "_build" / "kernels_on_cpu"
-UNUSED = 30 * 24 * 3600
-"""Seconds after which a library that no run has loaded is deleted."""
-
 COMPILERS = ("c++", "g++", "clang++")
 
 
@@ -57,10 +52,9 @@ def version_of(command: str) -> str:
 
 @functools.cache
 def compiled(code: str, expressions: tuple[str, ...]) -> ctypes.CDLL:
-    """Compile kernels for the CPU, unless a process has, and load them.
+    """Compile kernels for the CPU, unless an earlier process has, and load them.
 
-    Templates are made as in `expressions`. Of processes that ask at once one compiles, and the
-    others wait. The library stays on disk for later runs.
+    Templates are made as in `expressions`. ``make clean`` deletes what was compiled.
     """
     plain = re.findall(r'^extern "C" __global__ void (\w+)', code, re.MULTILINE)
     names = "".join(f"KERNEL({name}),\n" for name in (*plain, *expressions))
@@ -71,27 +65,16 @@ def compiled(code: str, expressions: tuple[str, ...]) -> ctypes.CDLL:
     made_of = [by, version_of(by), code, names, *options, ON_CPU.read_text("utf-8")]
     digest = hashlib.sha256("\0".join(made_of).encode()).hexdigest()[:20]
     library = MADE / f"{digest}.so"
-    MADE.mkdir(parents=True, exist_ok=True)
-    with FileLock(MADE / f"{digest[0]}.lock"):  # so that there are few of these files
-        if not library.exists():
-            forget_unused()
-            build(library, code, names, options)
-    library.touch()
+    if not library.exists():
+        MADE.mkdir(parents=True, exist_ok=True)
+        build(library, code, names, options)
     loaded = ctypes.CDLL(str(library))
     loaded.launch.restype = ctypes.c_char_p
     return loaded
 
 
-def forget_unused() -> None:
-    """Delete the libraries that no run has loaded for long."""
-    for file in MADE.glob("*.so"):
-        with contextlib.suppress(FileNotFoundError):  # another process may delete it, too
-            if time.time() - file.stat().st_mtime > UNUSED:
-                file.unlink()
-
-
 def build(library: Path, code: str, names: str, options: list[str]) -> None:
-    """Compile kernels into a file, which is whole as soon as it is there."""
+    """Compile kernels into a file, which is whole as soon as it is there, whoever else makes it."""
     with tempfile.TemporaryDirectory(dir=MADE) as folder:
         source, listed, made, linked = (f"{folder}/{x}" for x in ("cu", "names", "o", "so"))
         Path(source).write_text(code, "utf-8")

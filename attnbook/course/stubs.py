@@ -84,7 +84,7 @@ dependencies = ["numpy>=2.0", "array-api-compat>=1.12"]
 [project.optional-dependencies]
 test = [
   "pytest>=9.1", "hypothesis>=6.100", "array-api-strict>=2.3", "torch>=2.5",
-  "mpmath>=1.3", "transformers>=4.50", "numba>=0.61", "filelock>=3.12",
+  "mpmath>=1.3", "transformers>=4.50", "numba>=0.61",
 ]
 plots = ["matplotlib>=3.9"]
 

@@ -5,10 +5,8 @@ the CPU (see cupy_on_cpu.py), and on a GPU where there is one (`pytest -m gpu`).
 compiler takes the same source, without a spill, is tested here too; it needs no GPU.
 """
 
-import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from importlib.machinery import PathFinder
 
 import cupy_on_cpu
@@ -204,34 +202,6 @@ def test_by_name_on_a_gpu(impl, dtype):
                 *(x.astype("float64") for x in arrays), is_causal=is_causal
             )
             close(got.get().astype("float64"), expected.get(), dtype)
-
-
-def test_kernels_are_compiled_for_the_cpu_once(monkeypatch, tmp_path):
-    """Whoever asks while one compiles waits; another compiler makes another library."""
-    cupy_on_cpu.compiler()  # skips without one
-    build, built = cupy_on_cpu.build, []
-    code = Source(FILES[:1]).text() + 'extern "C" __global__ void nothing() {}'
-
-    def counted(library, *rest):
-        built.append(library)
-        build(library, *rest)
-
-    def ask(_):
-        return cupy_on_cpu.compiled.__wrapped__(code, ())
-
-    monkeypatch.setattr(cupy_on_cpu, "MADE", tmp_path)
-    monkeypatch.setattr(cupy_on_cpu, "build", counted)
-    with ThreadPoolExecutor(3) as threads:
-        assert len(list(threads.map(ask, range(3)))) == 3
-    assert len(built) == 1
-    os.utime(built[0], (0, 0))
-    ask(0)  # whose library is in use again
-    (tmp_path / "old.so").touch()
-    os.utime(tmp_path / "old.so", (0, 0))
-    monkeypatch.setattr(cupy_on_cpu, "version_of", lambda command: "another")
-    ask(0)
-    assert len({*built}) == 2
-    assert {*tmp_path.glob("*.so")} == {*built}
 
 
 def test_names_taken_from_cupy_are_there(gpu):
