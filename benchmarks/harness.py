@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from benchmarks import cuda, provenance
+from benchmarks import cuda, faults, provenance
 from benchmarks.memory import extra_bytes
 
 Name = TypeVar("Name")
@@ -71,27 +71,6 @@ class Candidate(NamedTuple):
     errors: Callable[[Any], dict[str, float]]  # how far what `run` returns is from a reference
 
 
-class FaultError(RuntimeError):
-    """A candidate has failed so that this process can measure no more on its GPU."""
-
-    def __init__(self, about: Mapping[str, Any], why: str):
-        super().__init__(f"{dict(about)}: {why}")
-        self.fault = {"about": dict(about), "why": why}
-
-
-_FAULTS: list[Mapping[str, Any]] = []
-
-
-@contextlib.contextmanager
-def leaving_out(faults: Sequence[Mapping[str, Any]]) -> Iterator[None]:
-    """Let candidates of these faults not run inside; their rows say why."""
-    _FAULTS[:] = faults
-    try:
-        yield
-    finally:
-        _FAULTS.clear()
-
-
 class Pace(NamedTuple):
     """How long to measure."""
 
@@ -141,21 +120,18 @@ def rows(
     with loaded_is_kept():
         found = []
         for candidate in candidates:
-            known = [fault["why"] for fault in _FAULTS if fault["about"] == dict(candidate.about)]
-            if known:
-                found.append({"reason": f"it ended the process that measured it: {known[0]}"})
+            if known := faults.known(candidate.about):
+                found.append({"reason": known})
                 continue
             found.append(_try(candidate, device, memory or extra_bytes))
-            try:
+            with faults.blaming(candidate.about, found[-1].get("reason")):
                 wait()  # raises where a fault has ended the GPU for all who follow
-            except Exception as error:
-                why = found[-1].get("reason") or reason(error)
-                raise FaultError(candidate.about, why) from error
             free()
     able = [i for i in range(len(found)) if "reason" not in found[i]]
 
     def blamed(i: int) -> contextlib.AbstractContextManager[None]:
-        return _blaming(candidates[i]) if device == "cuda" else contextlib.nullcontext()
+        about = candidates[i].about
+        return faults.blaming(about) if device == "cuda" else contextlib.nullcontext()
 
     timed = interleave(
         {i: candidates[i].run for i in able},
@@ -188,15 +164,6 @@ def rows(
     return result
 
 
-@contextlib.contextmanager
-def _blaming(candidate: Candidate) -> Iterator[None]:
-    """Let an error inside name who ran."""
-    try:
-        yield
-    except Exception as error:
-        raise FaultError(candidate.about, reason(error)) from error
-
-
 def _try(
     candidate: Candidate, device: str, memory: Callable[[Callable[[], Any], str, str], int | None]
 ) -> dict[str, Any]:
@@ -214,14 +181,8 @@ def _try(
             log(f"{dict(candidate.about)}: {once:.0f} s a call")
         return found | {"extra_bytes": extra, "once": once}
     except Exception as error:  # no memory, no compiler, no kernel for this device
-        log(f"cannot run {dict(candidate.about)}: {reason(error)}")
-        return {"reason": reason(error)}
-
-
-def reason(error: Exception) -> str:
-    """Return one line that says why something could not run."""
-    line = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {line}".removesuffix(": ")
+        log(f"cannot run {dict(candidate.about)}: {faults.reason(error)}")
+        return {"reason": faults.reason(error)}
 
 
 def summary(rows: Sequence[Mapping[str, Any]], *names: str) -> str:

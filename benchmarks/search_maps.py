@@ -12,7 +12,7 @@ from attnbook.compilers.python_or_numba import compiled
 from attnbook.hashing.buckets import sort_buckets
 from attnbook.hashing.robin_hood import EMPTY, KEY, VALUE, RobinHoodTable, functions, home_slot
 from benchmarks import harness
-from benchmarks.harness import reason
+from benchmarks.faults import reason
 
 LOADS = (0.25, 0.5, 0.75, 0.9)
 SLOTS, QUICK_SLOTS = 2**20, 2**10

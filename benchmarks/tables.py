@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks import harness
+from benchmarks import faults, harness
 
 SECONDS, QUICK_SECONDS = 1200.0, 120.0  # for one table
 AGAIN = ("date", "commit", "device", "cpu", "versions", "load_average")  # kept of a later table
@@ -149,9 +149,9 @@ class Tables:
             self._keep(name, before + spent)
             begun = self.clock()
             try:
-                with harness.leaving_out(row.get("faults", [])):
+                with faults.leaving_out(row.get("faults", [])):
                     found = step.run()
-            except harness.FaultError as error:  # who it was does not run when it is tried again
+            except faults.FaultError as error:  # who it was does not run when it is tried again
                 row["faults"] = [*row.get("faults", []), error.fault]
                 self._keep(name, before + self.clock() - start)
                 raise

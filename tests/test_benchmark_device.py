@@ -17,6 +17,7 @@ from benchmarks import (
     device,
     device_machine,
     device_plan,
+    faults,
     harness,
     inputs,
     provenance,
@@ -381,13 +382,13 @@ def test_a_table_goes_on_past_a_part_that_ends_its_process(tmp_path):
     class Known(Faulty):
         def _pass(self, seconds):
             device_machine.Pretended._pass(self, seconds)
-            if len(harness._FAULTS) < self.faults:
-                raise harness.FaultError({"who": len(harness._FAULTS)}, "a fault")
+            if len(faults.LEFT_OUT) < self.faults:
+                raise faults.FaultError({"who": len(faults.LEFT_OUT)}, "a fault")
 
         def do(self, *given):
             try:
                 return super().do(*given)
-            except harness.FaultError as error:
+            except faults.FaultError as error:
                 self.ended.append((given[0].name, "failed"))
                 return device_machine.Outcome("failed", str(error))
 

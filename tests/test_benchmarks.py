@@ -23,6 +23,7 @@ from benchmarks import (
     exact_ceilings,
     exact_imitated,
     exact_memory,
+    faults,
     harness,
     inputs,
     masking,
@@ -475,14 +476,14 @@ def test_memory_of_a_gpu_is_given_back_between_candidates(fake_torch, clock, mon
 @pytest.mark.usefixtures("short")
 def test_a_fault_that_ends_the_gpu_is_no_row_of_those_who_follow(fake_torch, clock, monkeypatch):
     monkeypatch.setattr(harness, "extra_bytes", lambda run, library, device: 0)
-    faults = []
+    broken = []
 
     def wait():
-        if faults:
+        if broken:
             raise RuntimeError("an illegal memory access")
 
     def faulty():
-        faults.append(1)
+        broken.append(1)
         wait()
 
     def refuses():
@@ -494,30 +495,30 @@ def test_a_fault_that_ends_the_gpu_is_no_row_of_those_who_follow(fake_torch, clo
     refused, fine = harness.rows([candidate("a", refuses), candidate("b", run)], "cuda", **given)
     assert (refused["reason"], "reason" in fine) == ("TypeError: query must be float16", False)
     three = [candidate("a", faulty), candidate("c", refuses), candidate("b", run)]
-    with pytest.raises(harness.FaultError, match="an illegal memory access") as found:
+    with pytest.raises(faults.FaultError, match="an illegal memory access") as found:
         harness.rows(three, "cuda", **given)
     # and when it is tried again, in another process, it is left out, and the others are measured
-    faults.clear()
+    broken.clear()
     known = json.loads(json.dumps([found.value.fault]))
-    with harness.leaving_out(known):
+    with faults.leaving_out(known):
         ended, refused, fine = harness.rows(three, "cuda", **given)
     assert ended["reason"] == (
         "it ended the process that measured it: RuntimeError: an illegal memory access"
     )
     assert ended["seconds"] is None
     assert (refused["reason"], "reason" in fine) == ("TypeError: query must be float16", False)
-    with pytest.raises(harness.FaultError):
+    with pytest.raises(faults.FaultError):
         harness.rows(three, "cuda", **given)
     # a fault that shows only later is of who ran: when it is waited for, or amid the rounds
     for calls in range(1, 6):
-        faults.clear()
+        broken.clear()
         left = [1] * calls
 
         def later(left=left):
-            left.pop() if left else faults.append(1)
+            left.pop() if left else broken.append(1)
             return clock.taking(1.0, np.ones(3))()
 
-        with pytest.raises(harness.FaultError, match="'d'"):
+        with pytest.raises(faults.FaultError, match="'d'"):
             harness.rows([candidate("d", later), candidate("b", run)], "cuda", **given)
 
 
@@ -525,18 +526,18 @@ def test_a_step_is_tried_again_without_whom_a_fault_is_of(clock, tmp_path):
     path, tried = tmp_path / "x.cuda.json", []
 
     def faulty():
-        left_out = [fault["about"]["who"] for fault in harness._FAULTS]
+        left_out = [fault["about"]["who"] for fault in faults.LEFT_OUT]
         tried.append(left_out)
         for who in ("a", "b"):
             if who not in left_out:
-                raise harness.FaultError({"who": who}, "an illegal memory access")
+                raise faults.FaultError({"who": who}, "an illegal memory access")
         return [{"n": 2}]
 
     runs = {2: faulty, 3: clock.taking(1.0, [{"n": 3}])}
     record = {}
     for known in ([], ["a"]):
         growing = tables.Tables(record, path, log=lambda line: None, clock=clock)
-        with pytest.raises(harness.FaultError):
+        with pytest.raises(faults.FaultError):
             growing.measure("rows", three_steps(clock, runs))
         assert tried[-1] == known
         record = json.loads(path.with_suffix(".partial").read_text())
@@ -852,7 +853,8 @@ def test_every_benchmark_is_listed(capsys):
     files = {path.stem for path in (ROOT / "benchmarks").glob("[!_]*.py")}
     whole = "ablations|approximate|cache(?!_speed)|decode|device|distributed|exact|rivals|scaling"
     parts = {name for name in files if re.match(f"({whole}|search)_", name)}
-    others = {"cuda", "device", "harness", "inputs", "memory", "provenance", "real_keys", "tables"}
+    others = {"cuda", "device", "faults", "harness", "inputs", "memory", "provenance", "tables"}
+    others.add("real_keys")
     assert set(command_line.names()) == files - others - parts
     assert {"approximate", "exact", "train", "decode"} <= set(command_line.names())
     assert command_line.main([]) == 0
