@@ -378,8 +378,9 @@ def installed(cupy: CupyOnCpu):
         return [name for name in sys.modules if ours.match(name)]
 
     def forget() -> None:
-        for kept in (helpers._cls_to_namespace, helpers._issubclass_fast):
-            kept.cache_clear()
+        for function in vars(helpers).values():
+            if hasattr(function, "cache_clear"):
+                function.cache_clear()
 
     helpers = sys.modules["array_api_compat.common._helpers"]
     package = sys.modules["array_api_compat"]
