@@ -15,7 +15,7 @@ try:
     from cycler import cycler
     from matplotlib import pyplot
 except ImportError as error:
-    raise ImportError("attnbook.plots needs matplotlib: pip install 'attnbook[plots]'") from error
+    raise ImportError("attnbook.plots needs matplotlib: pip install matplotlib") from error
 
 from attnbook.arrays.arguments import check_array, check_bool
 from attnbook.arrays.move import move

@@ -62,7 +62,7 @@ def test_nn_without_torch_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     for name in [name for name in sys.modules if name.startswith("attnbook.nn")]:
         monkeypatch.delitem(sys.modules, name)
-    message = re.escape("attnbook.nn needs PyTorch: pip install 'attnbook[torch]'")
+    message = re.escape("attnbook.nn needs PyTorch: pip install torch")
     with pytest.raises(ImportError, match=f"^{message}$"):
         importlib.import_module("attnbook.nn")
 

@@ -19,9 +19,7 @@ try:
     import safetensors
     import safetensors.numpy
 except ImportError as error:
-    raise ImportError(
-        "attnbook.training needs safetensors: pip install 'attnbook[train]'"
-    ) from error
+    raise ImportError("attnbook.training needs safetensors: pip install safetensors") from error
 
 VERSION = 1
 """Of the layout of these files; a file of another version is refused."""

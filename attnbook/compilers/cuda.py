@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from attnbook.arrays.array import dtype_name
+from attnbook.arrays.move import how_to_install
 
 OPTIONS = ("-std=c++17",)
 
@@ -27,10 +28,7 @@ def import_cupy() -> Any:
     try:
         import cupy
     except ImportError as error:
-        raise ImportError(
-            "impl='cupy' needs CuPy: pip install 'attnbook[gpu-cuda13]' "
-            "(or gpu-cuda12, as the driver asks)"
-        ) from error
+        raise ImportError(f"impl='cupy' needs CuPy: {how_to_install('cupy')}") from error
     return cupy
 
 

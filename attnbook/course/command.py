@@ -97,7 +97,7 @@ def make(chosen: argparse.Namespace) -> int:
     if chosen.verify and verify(every, secret):
         return 1
     if importlib.util.find_spec("nbgrader") is None:
-        print("The notebooks are no release yet: pip install 'attnbook[course]', and again.")
+        print("The notebooks are no release yet: pip install nbgrader, and again.")
         return 0
     failed = notebooks.release(list(found), chosen.out / "nbgrader")
     print(*failed, sep="\n", file=sys.stderr, end="")

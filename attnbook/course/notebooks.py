@@ -62,7 +62,7 @@ def release(chapters: Iterable[str], folder: Path) -> list[str]:
         from nbgrader.apps import NbGraderAPI
         from traitlets.config import Config
     except ImportError as error:
-        text = "a release of notebooks needs nbgrader: pip install 'attnbook[course]'"
+        text = "a release of notebooks needs nbgrader: pip install nbgrader"
         raise ImportError(text) from error
     # nbgrader calls a program that is installed beside it
     beside = str(Path(sys.executable).parent)

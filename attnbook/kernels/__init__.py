@@ -30,6 +30,7 @@ from types import ModuleType
 
 from attnbook.arrays.arguments import check_float, check_same_home
 from attnbook.arrays.array import Array, array_namespace, broadcast_shapes, dtype_name, library
+from attnbook.arrays.move import how_to_install
 
 REFERENCE = "reference"
 
@@ -82,13 +83,10 @@ class Kernel:
             if not self.needs:
                 raise
             raise ImportError(
-                f"impl={self.name!r} needs {self.needs}: {error}; pip install {_EXTRA[self.needs]}"
+                f"impl={self.name!r} needs {self.needs}: {error}; {how_to_install(self.needs)}"
             ) from error
 
 
-_GPU = "'attnbook[gpu-cuda13]' (or gpu-cuda12, as the driver asks)"
-_FAST = "'attnbook[fast]'"
-_EXTRA = {"threadpoolctl": _FAST, "numba": _FAST, "triton": _GPU, "cupy": _GPU}
 _HALF = ("float16", "bfloat16")
 _SINGLE = ("float16", "bfloat16", "float32")
 _CPU = ("numpy", "torch")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attnbook.arrays.move import attempt, import_library
+from attnbook.arrays.move import attempt, how_to_install, import_library
 from attnbook.kernels import LADDER, REFERENCE
 
 COMPILERS = ("numba", "triton", "cupy")
@@ -97,9 +97,6 @@ def devices() -> list[tuple[str, str | None]]:
     return [("numpy", None), *(place for place, backend in found.items() if backend.available)]
 
 
-_GPU_EXTRA = "pip install 'attnbook[gpu-cuda13]' (or gpu-cuda12, as the driver asks)"
-
-
 def _impls(name: str, kind: str) -> tuple[str, ...]:
     """Return what computes attention of arrays of this library, without a compiler of its own."""
     able = (
@@ -134,8 +131,8 @@ def _has(package: str) -> bool:
 def _torch_backends() -> list[Backend]:
     torch, problem = import_library("torch")
     if torch is None:
-        remedy = "pip install 'attnbook[torch]'"
-        return [Backend(f"PyTorch, {x}", False, problem, remedy) for x in ("CPU", "CUDA", "MPS")]
+        kinds = ("CPU", "CUDA", "MPS")
+        return [Backend(f"PyTorch, {x}", False, problem, how_to_install("torch")) for x in kinds]
     version = f"version {torch.__version__}"
     cpu = Backend("PyTorch, CPU", True, version, impls=_impls("torch", "cpu"))
     device, reason = _cuda_of(torch)
@@ -164,7 +161,7 @@ def _cupy_backend() -> Backend:
     name = "CuPy, CUDA"
     cupy, problem = import_library("cupy")
     if cupy is None:
-        return Backend(name, False, problem, _GPU_EXTRA)
+        return Backend(name, False, problem, how_to_install("cupy"))
     device, problem = attempt(
         lambda: cupy.cuda.is_available() and cupy.cuda.runtime.getDeviceProperties(0)["name"]
     )
@@ -176,7 +173,7 @@ def _cupy_backend() -> Backend:
 
 
 def _numba_backend() -> Backend:
-    name, remedy = "Numba, CPU", "pip install 'attnbook[fast]'"
+    name, remedy = "Numba, CPU", how_to_install("numba")
     numba, problem = import_library("numba")
     if numba is None:
         return Backend(name, False, problem, remedy)
@@ -190,13 +187,15 @@ def _numba_backend() -> Backend:
 
 
 def _triton_backend() -> Backend:
-    name = "Triton, CUDA"
+    name, remedy = "Triton, CUDA", how_to_install("triton")
     triton, problem = import_library("triton")
     if triton is None:
-        return Backend(name, False, problem, _GPU_EXTRA)
+        return Backend(name, False, problem, remedy)
     kernel, problem = attempt(lambda: importlib.import_module("attnbook.kernels.triton"))
     if problem:
-        return Backend(name, False, f"importing the kernel fails with {problem}", _GPU_EXTRA)
+        return Backend(
+            name, False, f"importing the kernel fails with {problem}", how_to_install("triton")
+        )
     version, impls = f"version {triton.__version__}", _compiled("triton")
     if "cpu" in kernel.DEVICES:
         detail = f"{version}, interpreted on the CPU, since TRITON_INTERPRET is set"

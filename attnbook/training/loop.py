@@ -16,7 +16,7 @@ from typing import Any
 try:
     import torch
 except ImportError as error:
-    raise ImportError("attnbook.training needs PyTorch: pip install 'attnbook[train]'") from error
+    raise ImportError("attnbook.training needs PyTorch: pip install torch") from error
 
 from attnbook.arrays.arguments import check_bool, check_path
 from attnbook.arrays.weights import check_part
@@ -223,7 +223,7 @@ def _bar(run, wanted) -> Iterator[Callable[[float], None]]:
     try:
         import tqdm
     except ImportError as error:
-        raise ImportError("progress=True needs tqdm: pip install 'attnbook[train]'") from error
+        raise ImportError("progress=True needs tqdm: pip install tqdm") from error
 
     with tqdm.tqdm(total=run.settings.steps, initial=run.history.step, unit="step") as bar:
 

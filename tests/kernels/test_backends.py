@@ -18,7 +18,7 @@ from attnbook.__main__ import main
 NO_CUDA = SimpleNamespace(is_available=lambda: False, get_device_name=lambda: "never asked")
 NAMES = ["NumPy, CPU", "PyTorch, CPU", "PyTorch, CUDA", "PyTorch, MPS", "CuPy, CUDA"]
 NAMES += ["Numba, CPU", "Triton, CUDA"]
-GPU_EXTRA = "pip install 'attnbook[gpu-cuda13]' (or gpu-cuda12, as the driver asks)"
+CUPY = "pip install 'cupy-cuda13x[ctk]' (or 'cupy-cuda12x[ctk]', as the driver asks)"
 
 
 def of(library, *needs):
@@ -158,8 +158,8 @@ def test_nothing_but_numpy(pretend):
     assert [b.available for b in found] == [True] + [False] * 6
     for backend in found[1:4]:
         assert backend.detail == "torch is not installed"
-        assert backend.remedy == "pip install 'attnbook[torch]'"
-    packages = {"cupy": GPU_EXTRA, "numba": "pip install 'attnbook[fast]'", "triton": GPU_EXTRA}
+        assert backend.remedy == "pip install torch"
+    packages = {"cupy": CUPY, "numba": "pip install numba", "triton": "pip install triton"}
     for backend, (package, remedy) in zip(found[4:], packages.items(), strict=True):
         assert backend.detail == f"{package} is not installed"
         assert backend.remedy == remedy
@@ -285,10 +285,10 @@ def test_doctor_prints_a_table(pretend, capsys):
         "PyTorch, CUDA  no    this PyTorch is built for the CPU. "
         "Needs an NVIDIA GPU and a CUDA build of PyTorch from pytorch.org",
         "PyTorch, MPS   no    PyTorch sees no MPS device. Needs a Mac with Apple silicon",
-        f"CuPy, CUDA     no    cupy is not installed. {GPU_EXTRA}",
+        f"CuPy, CUDA     no    cupy is not installed. {CUPY}",
         "Numba, CPU     yes   version 3.2.1, AVX-1024, 32 lanes",
         f"                     impl= {', '.join(NUMBA_IMPLS)}",
-        f"Triton, CUDA   no    triton is not installed. {GPU_EXTRA}",
+        "Triton, CUDA   no    triton is not installed. pip install triton",
     ]
 
 

@@ -52,7 +52,7 @@ def test_nvrtc_compiles_the_kernels():
 def test_without_cupy(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     for make in (lambda: CudaIndex(2), lambda: CudaHash(SimHash.init(0, 3))):
-        with pytest.raises(ImportError, match=r"pip install 'attnbook\[gpu-cuda13\]'"):
+        with pytest.raises(ImportError, match=r"pip install 'cupy-cuda13x\[ctk\]'"):
             make()
 
 

@@ -566,7 +566,7 @@ def test_bar_appears_on_request(tmp_path, capsys, monkeypatch):
     assert f"loss={history.losses[-1]:.4f}" in err
     monkeypatch.setitem(sys.modules, "tqdm", None)
     train(Small(), small_batches(), settings(1))
-    message = re.escape("progress=True needs tqdm: pip install 'attnbook[train]'")
+    message = re.escape("progress=True needs tqdm: pip install tqdm")
     with pytest.raises(ImportError, match=f"^{message}$"):
         train(Small(), small_batches(), settings(1), progress=True)
 
@@ -581,7 +581,7 @@ def test_without_its_libraries_it_says_how_to_get_them(monkeypatch, missing, lib
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.delitem(sys.modules, "attnbook.arrays.tensor_file")
     monkeypatch.delattr(attnbook.arrays, "tensor_file")
-    message = f"attnbook.training needs {library}: pip install 'attnbook[train]'"
+    message = f"attnbook.training needs {library}: pip install {missing}"
     with pytest.raises(ImportError, match=f"^{re.escape(message)}$"):
         getattr(attnbook.training, name)
 
