@@ -13,6 +13,7 @@ import numpy as np
 
 from attnbook.course.exercises import Exercise
 from attnbook.course.hidden import Printed
+from attnbook.course.installing import REQUIREMENTS
 from attnbook.course.judge import solved
 
 WIDTH = 88
@@ -65,7 +66,7 @@ def overview(exercises: list[Exercise]) -> str:
             "",
             "Write each answer into its file, below the code that is given, and check it:",
             "",
-            "    pip install attnbook pytest",
+            f"    pip install -r {REQUIREMENTS} pytest",
             "    pytest",
             "",
             "The cell with a check that a task speaks of is in the test beside its file. What is",

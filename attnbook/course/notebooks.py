@@ -20,6 +20,7 @@ from attnbook.course.blanks import blanks
 from attnbook.course.borrowed import first_line
 from attnbook.course.exercises import Exercise
 from attnbook.course.hidden import redrawn, reseeded, seed_of
+from attnbook.course.installing import first_cell
 from attnbook.course.judge import Solved, solved
 from attnbook.course.sizes import resized
 from attnbook.course.submissions import CELL
@@ -38,13 +39,18 @@ c.Execute.timeout = 120
 '''
 
 
-def write(exercises: Iterable[Exercise], secret: str, folder: Path) -> Path:
-    """Write the source of a chapter's assignment into a course folder of nbgrader."""
+def write(exercises: Iterable[Exercise], secret: str, folder: Path, requirement: str) -> Path:
+    """Write the source of a chapter's assignment into a course folder of nbgrader.
+
+    `requirement` is what the first cell installs where the package is missing.
+    """
     exercises = list(exercises)
     chapter = exercises[0].chapter
     path = folder / "source" / chapter / f"{chapter}.ipynb"
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(notebook(exercises, secret), indent=1, ensure_ascii=False)
+    book = notebook(exercises, secret)
+    book["cells"].insert(1, _cell("code", first_cell(requirement), "install", locked=True))
+    text = json.dumps(book, indent=1, ensure_ascii=False)
     path.write_text(text + "\n", encoding="utf8")
     (folder / "nbgrader_config.py").write_text(CONFIG, encoding="utf8")
     return path

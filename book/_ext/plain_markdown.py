@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 
 from docutils import nodes
 
+ANSWER = None
+"""Stands for an empty cell among the cells of a notebook."""
+
 SKIPPED = {"comment", "target", "raw", "index", "substitution_definition", "colspec", "svg"}
 
 
 @dataclass
 class Cells:
-    """The cells of a notebook, as text or as the place of a code cell in the record.
+    """The cells of a notebook: texts, code cells by their place in the record, and answers.
 
     Attributes
     ----------
@@ -26,8 +29,8 @@ class Cells:
         The address of the site, or an empty string: then other pages are named and not linked.
     chapters : set of str
         Pages that are notebooks, which lie beside this one.
-    cells : list of str or int
-        Markdown, or the place of a code cell in the record.
+    cells : list of str, int or None
+        Markdown, the place of a code cell in the record, or `ANSWER`.
     cited : dict
         What is cited, in full, by the words that cite it.
     """
@@ -69,10 +72,15 @@ class Cells:
                 for figure in child.findall(nodes.figure):
                     self._text(self.block(figure))
             else:
-                if _is(child, "solution_node"):
-                    self._text("*Your answer:*")
-                    self.cells.append("answer")
+                if is_solution := _is(child, "solution_node"):
+                    self._answer()
                 self._text(self.block(child))
+                if not is_solution and _asks(child):
+                    self._answer()
+
+    def _answer(self):
+        self._text("*Your answer:*")
+        self.cells.append(ANSWER)
 
     def blocks(self, node) -> str:
         """Return what stands in `node`, paragraph by paragraph."""
@@ -238,6 +246,15 @@ class Cells:
         if page and self.home and not address.startswith("#"):
             return f"[{text}]({self.home.rstrip('/')}/book/{address.rpartition('../')[2]})"
         return text
+
+
+def _asks(node):
+    """Return whether a task ends here: with its stub, if it has one."""
+    is_stub = "answer" in node["classes"]
+    before = node.parent[node.parent.index(node) - 1] if is_stub else node
+    after = node.next_node(descend=False, siblings=True)
+    goes_on = after is not None and "answer" in after.get("classes", ())
+    return _is(before, "admonition") and "task" in before["classes"] and not goes_on
 
 
 def _latex(node):

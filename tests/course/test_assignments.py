@@ -35,12 +35,14 @@ from attnbook.course import (
     command,
     exercises,
     hidden,
+    installing,
     judge,
     notebooks,
 )
 
 ROOT = pathlib.Path(__file__).parents[2]
 SECRET = "a secret of tests"
+WHEEL = "attnbook-1-py3-none-any.whl"
 
 
 @functools.cache
@@ -66,7 +68,7 @@ def leaked(text, exercise):
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("course")
     assignments.write(EXERCISES, folder / "release", folder / "solutions")
-    notebooks.write(EXERCISES, SECRET, folder / "nbgrader")
+    notebooks.write(EXERCISES, SECRET, folder / "nbgrader", f"./{WHEEL}")
     return folder
 
 
@@ -198,7 +200,7 @@ def test_nbgrader_makes_the_release_and_grades_it(made, tmp_path):
     pytest.importorskip("nbgrader")
     home = tmp_path / "course"
     asked = [*EXERCISES[1:3], NEAR]  # their checks are their own, so the kernel is ready soon
-    notebooks.write(asked, SECRET, home)
+    notebooks.write(asked, SECRET, home, f"./{WHEEL}")
 
     def nbgrader(*words):
         path = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -246,6 +248,8 @@ def words(tmp_path, monkeypatch):
     chapter = {"chapter": written.pop("chapter"), "exercises": [written]}
     (tmp_path / "in").mkdir()
     (tmp_path / "in/sample.json").write_text(json.dumps(chapter))
+    (tmp_path / "in/requirements.txt").write_text(f"./{WHEEL}\n")
+    (tmp_path / "in" / WHEEL).write_text("a wheel")
     return ["--exercises", str(tmp_path / "in"), "--secret", str(tmp_path / "secret")]
 
 
@@ -267,6 +271,11 @@ def test_the_command_makes_a_course_and_keeps_its_secret(words, tmp_path, capsys
     assert "sample: 1 exercises, 0 of them read by a person" in told
     assert "The notebooks are no release yet" in told
     assert f"Students get {tmp_path / 'out/release'}, " in told
+    for release in ("release/sample", "nbgrader/source/sample"):
+        assert (tmp_path / "out" / release / WHEEL).read_text() == "a wheel"
+        assert (tmp_path / "out" / release / "requirements.txt").read_text() == f"./{WHEEL}\n"
+    readme = (tmp_path / "out/release/sample/README.md").read_text("utf8")
+    assert "\n    pip install -r requirements.txt pytest\n" in readme
     secret = (tmp_path / "secret").read_text()
     assert (tmp_path / "secret").stat().st_mode & 0o077 == 0
     (tmp_path / "students/ada").mkdir(parents=True)
@@ -329,6 +338,8 @@ def test_what_a_teacher_forgets_is_a_line_and_nothing_is_written(words, tmp_path
 def test_without_the_site_it_says_what_to_do(tmp_path):
     with pytest.raises(FileNotFoundError, match="run make book first"):
         exercises.read(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"requirements\.txt: run make book first"):
+        installing.read(tmp_path)
 
 
 @pytest.mark.site
