@@ -4,6 +4,8 @@ What students get, the release, is made from the text, the given code and the st
 answer nor a hidden case is looked at while it is made.
 """
 
+import ast
+import sys
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
@@ -112,13 +114,24 @@ def visible_test(exercise: Exercise) -> str:
     # what an answer lacks is no matter of the other tests
     lines = [f"from {exercise.module} import {', '.join(exercise.names)}", "", *lines]
     body = textwrap.indent("\n".join(lines), "    ")
+    skips = [f'pytest.importorskip("{name}")' for name in packages(exercise)]
     parts = [
         f'"""The visible check of {exercise.module}.py."""',
+        *(["\n".join(["import pytest", "", *skips])] if skips else []),
         *head,
         code,
         f"\ndef test_{exercise.module}():\n{body}",
     ]
     return "\n\n".join(filter(None, parts))
+
+
+def packages(exercise: Exercise) -> list[str]:
+    """Return which packages an exercise imports beside attnbook and what that installs."""
+    nodes = [*ast.walk(ast.parse(f"{exercise.given}\n{exercise.check}\n{exercise.block}"))]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    roots = {name.partition(".")[0] for name in names}
+    return sorted(roots - {"attnbook", "numpy", "array_api_compat"} - sys.stdlib_module_names)
 
 
 def assertions(exercise: Exercise, right: list[Any], check: str = "check") -> list[str]:

@@ -12,6 +12,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -368,6 +369,42 @@ def test_no_release_of_a_chapter_holds_a_solution():
             for other in asked:
                 found = leaked("\n".join(texts), other) - lines_of(exercise.given)
                 assert found == set(), (chapter, exercise.label, other.label)
+
+
+WITHOUT = """\
+import sys, pathlib, pytest
+
+
+class Absent:
+    def find_spec(name, *rest):
+        if name.partition(".")[0] in ("torch", "triton", "numba", "matplotlib"):
+            raise ModuleNotFoundError(name)
+
+
+sys.meta_path.insert(0, Absent)
+for path in sorted(pathlib.Path().glob("*.py")):
+    try:
+        exec(path.read_text("utf8"), {})
+    except pytest.skip.Exception:
+        print(path.stem)
+"""
+
+
+@pytest.mark.site
+def test_without_pytorch_only_the_tests_that_need_it_are_skipped(tmp_path, monkeypatch):
+    """Every other test, and what is given beside it, is imported where NumPy alone is."""
+    unsolved = types.SimpleNamespace(found=[])  # what is asserted does not matter here
+    monkeypatch.setattr(assignments, "solved", lambda exercise, seed: unsolved)
+    monkeypatch.setattr(assignments, "assertions", lambda exercise, right: ["pass"])
+    for exercise in (e for asked in exercises.read(WRITTEN).values() for e in asked):
+        if exercise.is_checked:
+            code = f"{assignments.visible_test(exercise)}\n{exercise.given}"
+            (tmp_path / f"{exercise.module}.py").write_text(code, "utf8")
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["fast_grouped", "fast_skip", "torch_weights"]
 
 
 @pytest.mark.site
