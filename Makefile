@@ -31,7 +31,7 @@ install = $(BIN)/uv pip install --quiet --python $(BIN)/python $(WHAT) $(1) || $
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help book serve learner course pdf environment models test chapters changed elsewhere cells notebooks lint \
+.PHONY: help book serve learner course exam pdf environment models test chapters changed elsewhere cells notebooks lint \
 	mutants clean
 
 help:  ## list what can be made
@@ -81,6 +81,9 @@ learner: $(SITE)  ## the chapters as notebooks for plain Jupyter, VS Code, Colab
 course: .venv/.test $(SITE)  ## assignments of all chapters, for students and for teachers
 	$(BIN)/python -m attnbook course
 
+exam: .venv/.made  ## print an exam without its answers (ONLY='1 11 19', ONLY=mid-term, ONLY='final --answers')
+	@$(BIN)/python tools/exam_paper.py $(ONLY)
+
 pdf: $(SITE) | .venv/.pdf  ## print the book into _build/attnbook.pdf (wants Chromium)
 	$(BIN)/python tools/print_book.py $(dir $(SITE)) _build/attnbook.pdf
 
@@ -123,5 +126,8 @@ mutants: .venv/.mutants  ## break the code in many small ways and list what no t
 	ATTNBOOK_WEEKLY=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/mutmut run --max-children 2
 	$(BIN)/mutmut results
 
-clean:  ## remove what was built and measured, but not the environment
-	rm -rf _build .pytest_cache .hypothesis .mypy_cache .ruff_cache htmlcov dist mutants .coverage .coverage.*
+clean:  ## remove what was built and measured, but not the environment nor the secret of the course
+	@# without the secret nobody's variants can be graded any more
+	@test ! -d _build || find _build -mindepth 1 -maxdepth 1 ! -name course-secret.txt -exec rm -rf {} +
+	@rmdir _build 2>/dev/null || true
+	rm -rf .pytest_cache .hypothesis .mypy_cache .ruff_cache htmlcov dist mutants .coverage .coverage.*
