@@ -192,21 +192,22 @@ def test_code_is_that_of_the_record(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_each_exercise_and_task_has_an_empty_cell_below(name):
     source = (ROOT / f"book/{name}.md").read_text("utf8")
-    asked = re.findall(
-        r"^(?:`{3,}|:{3,})\{solution(?:-start)?\}|^:class:.*\btask\b|^class: .*\btask\b",
-        source,
-        re.M,
-    )
+    solutions = re.findall(r"^(?:`{3,}|:{3,})\{solution(?:-start)?\} exercise-(\S+)", source, re.M)
+    page = (FOLDER.parent / f"book/{name}.html").read_text("utf8")
+    tasks = len(re.findall(r'id="answer-task', page))
     cells = nbformat.read(FOLDER / f"{name}.ipynb", 4).cells
     empty = [i for i, cell in enumerate(cells) if cell.cell_type == "code" and not cell.source]
-    assert len(empty) == len(asked)
+    labels = [cells[i].metadata.get("attnbook") for i in empty]
+    assert [label for label in labels if label] == [f"answer-exercise-{x}" for x in solutions]
+    assert labels.count(None) == tasks
+    assert tasks or name != "single_head"
     for i in empty:
         assert cells[i - 1].source.endswith("*Your answer:*")
     texts = [cell.source.strip() for cell in cells if cell.cell_type == "markdown"]
-    assert "\n".join(texts).count("*Your answer:*") == len(asked)
+    assert "\n".join(texts).count("*Your answer:*") == len(empty)
     folded = [text for text in texts if "<details><summary>Solution to" in text]
+    assert len(folded) == len(solutions)
     assert all(text.startswith("<details>") for text in folded)
-    assert len(folded) == len(re.findall(r"^(?:`{3,}|:{3,})\{solution(?:-start)?\}", source, re.M))
 
 
 @pytest.fixture(scope="module")

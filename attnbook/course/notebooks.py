@@ -1,8 +1,9 @@
 """Assignments as notebooks for nbgrader: the source, from which nbgrader makes the release.
 
-Solutions stand between nbgrader's marks, hidden cases too. A hidden case calls the checks with the
-seed that follows from the secret. Blanks are guarded against there, and once more in a hidden part
-of the visible check.
+Solutions stand between nbgrader's marks, hidden cases too. A hidden case calls the checks with a
+seed that follows from the secret and that `python -m attnbook grade` does not use, since nbgrader's
+pages for students show it. Blanks are guarded against there, and once more in a hidden part of the
+visible check.
 """
 
 import ast
@@ -146,7 +147,7 @@ def _region(lines: list[str]) -> list[str]:
 
 def hidden_test(exercise: Exercise, secret: str) -> str:
     """Return the cell of the hidden cases."""
-    seed = seed_of(secret, exercise.label)
+    seed = seed_of(secret, "nbgrader", exercise.label)  # its pages for students show it
     solution = solved(exercise, seed)
     exercise = guarding(resized(exercise, seed), solution)
     code = [reseeded(exercise.check, seed, redrawn(exercise))] if exercise.check else []

@@ -19,7 +19,7 @@ from pathlib import Path
 import nbformat
 from exercises import FOLDER as EXERCISES
 from exercises import write_exercises
-from plain_markdown import ANSWER, Cells
+from plain_markdown import Answer, Cells
 
 from attnbook.course.installing import REQUIREMENTS, first_cell
 
@@ -56,8 +56,9 @@ def _is_notebook(app, docname):
 
 
 def _cell(cell, record):
-    if cell == ANSWER:
-        return nbformat.v4.new_code_cell("")
+    if isinstance(cell, Answer):  # grading finds it by the name that a page's own export has
+        about = {"attnbook": f"answer-{cell.label}"} if cell.label else {}
+        return nbformat.v4.new_code_cell("", metadata=about)
     if isinstance(cell, str):
         return nbformat.v4.new_markdown_cell(cell)
     found = copy.deepcopy(record.cells[cell])

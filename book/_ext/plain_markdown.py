@@ -9,15 +9,19 @@ from dataclasses import dataclass, field
 
 from docutils import nodes
 
-ANSWER = None
-"""Stands for an empty cell among the cells of a notebook."""
-
 SKIPPED = {"comment", "target", "raw", "index", "substitution_definition", "colspec", "svg"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An empty cell for the answer to the exercise with this label, or to a task without one."""
+
+    label: str
 
 
 @dataclass
 class Cells:
-    """The cells of a notebook: texts, code cells by their place in the record, and answers.
+    """The cells of a notebook, as text or as the place of a code cell in the record.
 
     Attributes
     ----------
@@ -29,8 +33,8 @@ class Cells:
         The address of the site, or an empty string: then other pages are named and not linked.
     chapters : set of str
         Pages that are notebooks, which lie beside this one.
-    cells : list of str, int or None
-        Markdown, the place of a code cell in the record, or `ANSWER`.
+    cells : list of str, int or Answer
+        Markdown, the place of a code cell in the record, or an empty cell.
     cited : dict
         What is cited, in full, by the words that cite it.
     """
@@ -72,15 +76,15 @@ class Cells:
                 for figure in child.findall(nodes.figure):
                     self._text(self.block(figure))
             else:
-                if is_solution := _is(child, "solution_node"):
-                    self._answer()
+                if _is(child, "solution_node"):
+                    self._answer(child["target_label"])
                 self._text(self.block(child))
-                if not is_solution and _asks(child):
-                    self._answer()
+                if _is_stub_of_task(child):
+                    self._answer("")
 
-    def _answer(self):
+    def _answer(self, label):
         self._text("*Your answer:*")
-        self.cells.append(ANSWER)
+        self.cells.append(Answer(label))
 
     def blocks(self, node) -> str:
         """Return what stands in `node`, paragraph by paragraph."""
@@ -248,13 +252,9 @@ class Cells:
         return text
 
 
-def _asks(node):
-    """Return whether a task ends here: with its stub, if it has one."""
-    is_stub = "answer" in node["classes"]
-    before = node.parent[node.parent.index(node) - 1] if is_stub else node
-    after = node.next_node(descend=False, siblings=True)
-    goes_on = after is not None and "answer" in after.get("classes", ())
-    return _is(before, "admonition") and "task" in before["classes"] and not goes_on
+def _is_stub_of_task(node):
+    """Return whether a node is the cell of the page in which a task is answered."""
+    return "answer" in node["classes"] and node["ids"][0].startswith("answer-task")
 
 
 def _latex(node):

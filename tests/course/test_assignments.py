@@ -132,6 +132,15 @@ def test_hidden_cells_pass_with_the_solution_alone(exercise):
         exec(cell, {**space, **wrong})
 
 
+@of_a_program
+def test_a_hidden_cell_tells_no_seed_of_other_grading(exercise):
+    """nbgrader's pages for students show the cell; `grade` draws other cases."""
+    cell = notebooks.hidden_test(exercise, SECRET)
+    seed = hidden.seed_of(SECRET, exercise.label)
+    drawn = {str(seed), *(str(hidden.seed_of(str(seed), str(n))) for n in range(100))}
+    assert drawn & set(re.findall(r"\d+", cell)) <= {str(n) for n in range(1000)}
+
+
 NAN_IS_RIGHT = dataclasses.replace(
     NEAR,
     names=["gap", "low"],
@@ -218,7 +227,7 @@ def test_nbgrader_makes_the_release_and_grades_it(made, tmp_path):
     assert notebooks.release(["sample"], home) == []
     release = (home / "release/sample/sample.ipynb").read_text("utf8")
     source = (home / "source/sample/sample.ipynb").read_text("utf8")
-    seed = str(hidden.seed_of(str(hidden.seed_of(SECRET, "squares")), "3"))
+    seed = str(hidden.seed_of(str(hidden.seed_of(SECRET, "nbgrader", "squares")), "3"))
     assert seed in source
     assert seed not in release
     code = "\n".join("".join(cell["source"]) for cell in json.loads(release)["cells"])
