@@ -63,6 +63,12 @@
     });
     await deck.initialize();
 
+    // An error is shown from its end, which says the reason.
+    new MutationObserver((changes) => {
+      for (const output of new Set(changes.map(({ target }) => target.closest?.(".live-output"))))
+        if (output?.querySelector(".traceback")) output.scrollTop = output.scrollHeight;
+    }).observe(deck.getSlidesElement(), { childList: true, subtree: true });
+
     const line = new BroadcastChannel(`slides ${location.pathname}`);
     line.onmessage = ({ data }) => data !== deck.getIndices().h && deck.slide(data);
     deck.on("slidechanged", ({ indexh }) => line.postMessage(indexh));
