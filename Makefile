@@ -75,7 +75,7 @@ serve: $(SITE)  ## show the site at http://localhost:8000 (PORT=8000)
 	@echo "Open http://localhost:$(PORT), stop with Ctrl+C"
 	@$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
 
-learner: $(SITE)  ## the chapters as notebooks for plain Jupyter, VS Code, Colab and Kaggle
+learner: $(SITE)  ## the chapters as notebooks for plain Jupyter, VS Code, Colab and Kaggle, and the package
 	@echo "The notebooks are in $(CURDIR)/$(dir $(SITE))notebooks"
 
 course: .venv/.test $(SITE)  ## assignments of all chapters, for students and for teachers
