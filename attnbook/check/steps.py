@@ -117,13 +117,15 @@ class Mistake:
     """A classic wrong answer: its name, what a teacher says about it, and the ways to make it.
 
     What is no result of the right type at all is recognised by `told_by`, which is given the object
-    that was returned, or the NumPy array of a wrong dtype.
+    that was returned, or the NumPy array of a wrong dtype. A `convention` is right elsewhere, and
+    its message says where.
     """
 
     name: str
     message: str
     ways: tuple[Way, ...] = ()
     told_by: Callable[[Any], bool] = lambda returned: False
+    convention: bool = False
 
 
 def each(step: str, *wrong: Any) -> tuple[Way, ...]:
@@ -134,7 +136,9 @@ def each(step: str, *wrong: Any) -> tuple[Way, ...]:
 def renamed(mistakes: tuple[Mistake, ...], names: dict[str, tuple[str, str]]) -> tuple:
     """Return the mistakes with another name and message for some of them."""
     return tuple(
-        Mistake(*names.get(m.name, (m.name, m.message)), m.ways, m.told_by) for m in mistakes
+        replace(m, name=name, message=message)
+        for m in mistakes
+        for name, message in [names.get(m.name, (m.name, m.message))]
     )
 
 

@@ -306,7 +306,12 @@ _NOT_OF_NORM = (
 def _of(piece: str, mistakes: tuple[Mistake, ...]) -> tuple[Mistake, ...]:
     """Return the mistakes of a piece with its name, in few ways: each makes many pairs."""
     return tuple(
-        Mistake(f"{piece}: {m.name}", f"In your {piece}: {_went_on(m.message)}", m.ways[:4])
+        replace(
+            m,
+            name=f"{piece}: {m.name}",
+            message=f"In your {piece}: {_went_on(m.message)}",
+            ways=m.ways[:4],
+        )
         for m in mistakes
     )
 

@@ -61,7 +61,10 @@ crossing token dropped: kept = sums(r) <= t
     kept = sums(r) < t
     kept = (sums(r) <= t) | (r == r[0])
 one token too many: kept = xp.concat([xp.asarray([True]), (before < t - 1e-7)[:-1]])
-    kept = before <= t + 1e-7
+sum above the threshold: kept = before <= t + 1e-7
+    kept = ~(before > t + 1e-7)
+equal ones kept: kept = r >= xp.min(r[before < t - 1e-7])
+    q = xp.where(p >= r[xp.count_nonzero(before < t - 1e-7) - 1], p, xp.zeros_like(p))
 threshold on each token: kept = r >= t
     kept = (r >= t) | (r == r[0])
 one minus the threshold: kept = before < 1 - t - 1e-7
