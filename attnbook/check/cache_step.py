@@ -146,8 +146,8 @@ CACHED_ATTENTION = Check(
             Hide the scores before it, with −∞.
         mask added to the scores: You add the mask to the scores as a number, or subtract its
             opposite. A hidden score is −∞.
-        mask multiplies the scores: You multiply the scores by the mask, so hidden ones become 0,
-            and exp(0) is 1. A hidden score is −∞.
+        mask multiplies the scores: A hidden key has score 0, or nearly, in your function, and
+            exp(0) is 1, so it keeps its weight. A hidden score is −∞.
         next place visible: A new token sees the one behind it. New token i stands at place n + i
             and sees the keys j ≤ n + i.
         softmax over the queries: Your softmax runs over the queries. It runs over the keys, the

@@ -52,9 +52,8 @@ MESSAGES = sentences(
     delete leaves a hole: After a delete another key is lost. Most often it had been pushed past the
         slot that is now free, and the search stops there, or it was moved back past its own slot.
         Close the gap: move the entries behind it one slot back, until one is at home or a slot is
-        free. (A tombstone, which a search passes, does
-        too.) If entries store their displacement, it must be right after each move: one less here,
-        its own after a swap.
+        free. (A tombstone, which a search passes, does too.) If entries store their displacement,
+        it must be right after each move: one less here, its own after a swap.
     delete takes another key: delete removes a key that it was not asked to remove. Compare keys
         before you clear a slot; for a key that is not stored there is nothing to do.
     freed slot taken too early: insert puts a key into the first slot that a delete has freed,
@@ -77,8 +76,9 @@ MESSAGES = sentences(
     collision overwrites: When two keys want one slot, the second one replaces the first, which is
         lost. It has to walk on to another slot, or to carry on the one that it pushes out.
     search gives up: The key that was inserted last is not found, though it is found in an empty
-        table. Where its slot is taken, insert and get must walk alike: from home slot by slot to a free one. get may stop sooner, at an entry that is nearer to its
-        home than the search has come, but only if insert swaps at the same place.
+        table. Where its slot is taken, insert and get must walk alike: from home slot by slot to a
+        free one. get may stop sooner, at an entry that is nearer to its home than the search has
+        come, but only if insert swaps at the same place.
     entries not exchanged: After a delete another key is lost, since insert never exchanges entries,
         or goes on with the displacement of the one that it put down: where a key stands depends on
         which came first. Moving entries back until one is at home

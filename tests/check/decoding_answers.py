@@ -144,6 +144,12 @@ def again_and_again(z, ids, c):
     return z
 
 
+def subtracted_for_each(z, ids, c):
+    xp = array_namespace(z)
+    numbers = [int(i) for i in ids]
+    return z - c * xp.asarray([float(numbers.count(i)) for i in range(z.shape[0])], dtype=z.dtype)
+
+
 PENALTY_WRONG = PENALTY.wrong("""
 set to 0: less = xp.where(z > 0, z / c, 0 * z)
     less = 0 * z
@@ -161,8 +167,12 @@ absolute value: less = xp.abs(z) / c
 one sign alone: less = xp.where(z > 0, z / c, z)
     less = xp.where(z > 0, z, z * c)
 every occurrence counts: again_and_again(z, ids, c)
-subtracted: less = z - c
+frequency penalty: out = subtracted_for_each(z, ids, c)
+presence penalty: less = z - c
+    less = z - (c - 1)
     less = z - math.log(c)
+subtracted: less = xp.where(z > 0, z / c, z - c)
+    less = xp.where(z > 0, z - c, z * c)
 others penalised: seen = ~occurred(ids, z)
 all tokens: less
 last token alone: seen = occurred(ids[-1:], z)
