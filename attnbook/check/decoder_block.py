@@ -57,6 +57,16 @@ def _of_memory(mask, memory_mask, n):
     return memory_mask
 
 
+def _if_both(own: Callable, given: Callable) -> Callable:
+    """Return what takes the mask of `given` where both are there, and else that of `own`."""
+
+    def take(mask, memory_mask, n):
+        both = mask is not None and memory_mask is not None
+        return (given if both else own)(mask, memory_mask, n)
+
+    return take
+
+
 def _both_masks(mask, memory_mask, n):
     if mask is None or memory_mask is None:
         return mask if memory_mask is None else memory_mask
@@ -117,8 +127,8 @@ _OWN = mistakes(
         to predict. Hand it to the self-attention.
     memory_mask ignored: The mask of the memory changes nothing: the target attends to the padding
         of the source. Hand it to the cross-attention.
-    masks swapped: Your masks are exchanged: `mask` belongs to the self-attention, `memory_mask` to
-        the attention to the memory.
+    masks swapped: Your masks are exchanged, always or where both are given: `mask` belongs to the
+        self-attention, `memory_mask` to the attention to the memory.
     mask used for the memory too: You hand the mask of the target to both attentions. The memory has
         a mask of its own, and may be seen as a whole: it is not the future of the target.
     memory_mask used for the target too: You hand the mask of the memory to both attentions. It
@@ -167,9 +177,22 @@ _OWN = mistakes(
         "causal mask of its own": each("self_mask", sublayers.causal),
         "mask ignored": each("self_mask", sublayers.no_mask),
         "memory_mask ignored": each("cross_mask", sublayers.no_mask),
-        "masks swapped": {"self_mask": _of_memory, "cross_mask": same},
-        "mask used for the memory too": each("cross_mask", same, _both_masks),
-        "memory_mask used for the target too": each("self_mask", _both_masks, _of_memory),
+        "masks swapped": (
+            {"self_mask": _of_memory, "cross_mask": same},
+            {"self_mask": _if_both(same, _of_memory), "cross_mask": _if_both(_of_memory, same)},
+        ),
+        "mask used for the memory too": each(
+            "cross_mask",
+            same,
+            _both_masks,
+            *(_if_both(_of_memory, mask) for mask in (same, _both_masks)),
+        ),
+        "memory_mask used for the target too": each(
+            "self_mask",
+            _both_masks,
+            _of_memory,
+            *(_if_both(same, mask) for mask in (_of_memory, _both_masks)),
+        ),
         "masks inverted": _one_or_both(np.logical_not),
         "mask transposed": _one_or_both(np.matrix_transpose),
     },
@@ -208,6 +231,13 @@ DECODER_LAYER = sublayers.of_layers(
                 *_both((5, 3, 6, 2, 7), memory_mask=_HIDES),
             ),
             option="memory_mask",
+        ),
+        Stage(
+            (
+                *_both((3, 3, 6, 2, 5), mask=np.tri(3, dtype=bool), memory_mask=_HIDES[[0, 0, 0]]),
+                *_both((3, 3, 6, 2, 7), mask=np.tri(3, dtype=bool), memory_mask=_OTHER),
+            ),
+            option="mask memory_mask",
         ),
         Stage(
             (*_both((3, 5, 6, 2, 11), batch=(2,)), *_both((4, 4, 4, 2, 4), batch=(4,))),

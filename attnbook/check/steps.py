@@ -97,7 +97,8 @@ def _shown(name: str, x: Any) -> str:
 class Stage:
     """Cases that belong together.
 
-    With `option` the stage runs only if the function takes an argument of that name. With `beyond`,
+    With `option` the stage runs only if the function takes an argument of that name, or of each
+    of several. With `beyond`,
     which completes "on … it raises", whatever goes wrong is only remarked upon; with `may_raise`,
     an error is, and a wrong result is wrong. With `within` it runs only if the stage of that
     `beyond` or `may_raise` went well. `errors` names the mistake that an error of plain Python

@@ -290,8 +290,11 @@ masks inverted | see=lambda mask: ~mask
 mask ignored | None, lambda mine, memory: memory
 memory_mask ignored | mine, lambda mine, memory: None
 masks swapped | memory, lambda mine, memory: mine
+    mine if memory is None or mine is None else memory, lambda mine, memory: (
+        memory if memory is None or mine is None else mine)
 mask used for the memory too | mine, _and
     mine, lambda mine, memory: mine
+    mine, lambda mine, memory: memory if mine is None or memory is None else mine & memory
 memory_mask used for the target too | _and(mine, memory), lambda mine, memory: memory
 """,
     )
