@@ -73,7 +73,7 @@ def _both_masks(mask, memory_mask, n):
     return mask & memory_mask
 
 
-def _all_from_target(x, memory):
+def _all_from_target(x, memory, raw, start):
     return x, x, x
 
 
@@ -109,6 +109,8 @@ _OWN = mistakes(
         target. Both come from the memory.
     keys from the target: Your cross-attention takes values from the memory and keys from the
         target. Both come from the memory.
+    queries from the input of the layer: The queries of your cross-attention come from the input of
+        the layer. They come from what the self-attention, residual and all, has made.
     everything from the memory: Your memory attends to itself. The queries come from the target.
     self-attention's weights for the memory: Your attention to the memory uses the matrices of the
         self-attention. It has its own, weights.cross_attention.
@@ -156,10 +158,27 @@ _OWN = mistakes(
             {"to_memory": _all_from_target, "cross_mask": sublayers.no_mask},
             {"to_memory": _all_from_target, **_matrices({CROSS: SELF})[0]},
         ),
-        "queries from the memory": each("to_memory", lambda x, memory: (memory, x, x)),
-        "values from the target": each("to_memory", lambda x, memory: (x, memory, x)),
-        "keys from the target": each("to_memory", lambda x, memory: (x, x, memory)),
-        "everything from the memory": each("to_memory", lambda x, memory: (memory,) * 3),
+        "queries from the memory": each("to_memory", lambda x, memory, raw, start: (memory, x, x)),
+        "values from the target": each(
+            "to_memory",
+            lambda x, memory, raw, start: (x, memory, x),
+            lambda x, memory, raw, start: (x, memory, raw),
+            lambda x, memory, raw, start: (x, memory, start),
+        ),
+        "keys from the target": each(
+            "to_memory",
+            lambda x, memory, raw, start: (x, x, memory),
+            lambda x, memory, raw, start: (x, raw, memory),
+            lambda x, memory, raw, start: (x, start, memory),
+        ),
+        "everything from the memory": each(
+            "to_memory", lambda x, memory, raw, start: (memory,) * 3
+        ),
+        "queries from the input of the layer": each(
+            f"before_{CROSS}",
+            lambda x, start, norm, order: start,
+            lambda x, start, norm, order: norm(start) if order == "pre" else start,
+        ),
         "self-attention's weights for the memory": _matrices({CROSS: SELF}),
         "cross-attention's weights for the target": _matrices({SELF: CROSS}),
         "weights of the attentions swapped": _matrices({CROSS: SELF, SELF: CROSS}),

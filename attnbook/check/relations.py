@@ -143,10 +143,23 @@ def relations(check: Check, pairs: list[Pair], alone: bool = True) -> Iterator[t
         for text, change in _OF_NUMBERS.items():
             if holds(change):
                 yield "function of the result", text
+        digits = min(map(_digits, pairs))
+        if digits > 1:
+            rounded = "as where numbers are rounded, or computed in float16 or bfloat16"
+            yield "few digits", f"the right one to {digits} digits, {rounded}"
         for name in check.parameters:
             for text, change in _WITH_INPUT.items():
                 if holds(change, name):
                     yield f"{name} in the result", text.format(name)
+
+
+def _digits(pair: Pair) -> int:
+    """Return to how many digits of the largest number a result is right."""
+    got, right, _ = pair
+    if got.shape != right.shape or not np.isfinite(got).all():
+        return 0
+    off = np.max(np.abs(got - right), initial=0) / np.max(np.abs(right), initial=1e-30)
+    return int(-np.log10(max(off, 1e-16)) + 0.5)
 
 
 def multiples(check: Check, pairs: list[Pair]) -> Iterator[tuple[str, str]]:

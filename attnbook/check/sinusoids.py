@@ -86,6 +86,15 @@ def _table(steps: Any, n, d_model):
     return steps.leave(steps.join(*waves))
 
 
+def _float16(x):
+    return np.asarray(x, dtype=np.float16).astype(float)
+
+
+def _bfloat16(x):
+    bits = np.asarray(x, dtype=np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32).astype(float)
+
+
 _MISTAKES = mistakes(
     """
     sin and cos swapped: Your cosines stand where the sines should, and the sines where the cosines
@@ -113,6 +122,9 @@ _MISTAKES = mistakes(
     logarithm forgotten: You take exp, or a power of 2 or 10, of an exponent that belongs to 10000:
         10000^(−2l/d) is exp(−2l/d · ln 10000).
     one frequency for all: All your pairs of features have one frequency: the exponent needs i.
+    angles in half precision: Your frequencies or angles are computed in float16 or bfloat16, which
+        knows three digits: at a late position the angle is off by a good part of a turn. Compute
+        them in float32 at least, and round the sines and cosines.
     frequencies in reverse: Your slowest frequency comes first. The fastest, 1, does.
     positions from 1: Your positions start at 1. The first is 0: sin 0 = 0 and cos 0 = 1.
     positions in another order: Your positions run backwards, or are divided by n. Row i belongs to
@@ -184,6 +196,16 @@ _MISTAKES = mistakes(
         ),
         "logarithm forgotten": each("frequency", lambda b, e: np.exp(-e)),
         "one frequency for all": each("exponent", lambda i, d: 0.0 * i, lambda i, d: 0.0 * i + 1),
+        "angles in half precision": tuple(
+            {step: lambda a, b, of=of, low=low: low(of(a, b))}
+            for step, of in (("frequency", lambda b, e: b**-e), ("angle", np.multiply))
+            for low in (_float16, _bfloat16)
+        )
+        + each(
+            "angle",
+            lambda p, w: _float16(p * _float16(w)),
+            lambda p, w: _bfloat16(p * _bfloat16(w)),
+        ),
         "frequencies in reverse": each(
             "index", lambda i, *others: i[::-1], lambda i, *others: len(i) - i
         ),
@@ -239,6 +261,7 @@ ANGLE_MISTAKES = only(
     *("another base", "exponent halved", "exponent doubled", "frequencies to the very end"),
     *("angle inverted", "one frequency for all", "frequencies in reverse", "pairs from 1"),
     *("exponent not divided by d", "pairs that share a frequency", "exponent without brackets"),
+    "angles in half precision",
 )
 """What goes wrong with the angles of a rotation as well."""
 

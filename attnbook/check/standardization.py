@@ -198,7 +198,7 @@ NORM_MISTAKES = mistakes(
         of token j. It runs only where the array is square. Pass keepdims=True.
     epsilon subtracted: You subtract ε. It is added, so that nothing is divided by 0.
     another root of the variance: You divide by another power of σ² + ε, such as its square or its
-        fourth root. Divide by its square root, √(σ² + ε).
+        fourth root, or take the root of σ, which is a root already. Divide by √(σ² + ε).
     sign of the difference: Your normalised rows have the opposite sign, as if you took μ − x, or
         the sign of x − μ is dropped.
     largest number for the mean: You subtract the largest number of a row, its smallest or its
@@ -224,7 +224,10 @@ NORM_MISTAKES = mistakes(
         ),
         "epsilon as a floor": each("deviation", *FLOORS),
         "another root of the variance": each(
-            "deviation", *(lambda v, e, p=p: (v + e) ** p for p in (0.25, 2, 1 / 3, 1.5))
+            "deviation",
+            *(lambda v, e, p=p: (v + e) ** p for p in (0.25, 2, 1 / 3, 1.5)),
+            lambda v, e: np.sqrt(np.sqrt(v) + e),
+            lambda v, e: np.sqrt(np.sqrt(v)) + e,
         ),
         "variance without the root": each("deviation", np.add),
         "not normalised": {"centre": lambda x, m: x, "standardise": lambda y, m, s: y},

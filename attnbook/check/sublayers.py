@@ -51,7 +51,7 @@ LAYER_STEPS: dict[str, Any] = {
     "self_mask": same,
     "cross_mask": lambda mask, memory_mask, n: memory_mask,
     "to_target": lambda x, raw: (x, x, x),
-    "to_memory": lambda x, memory: (x, memory, memory),
+    "to_memory": lambda x, memory, raw, start: (x, memory, memory),
     **{f"before_{name}": _before for name in SUBLAYERS},
     **{f"join_{name}": _join for name in SUBLAYERS},
     **{f"after_{name}": _after for name in SUBLAYERS},
@@ -110,7 +110,7 @@ def decode(s: Any, x, memory, weights, mask=None, memory_mask=None):
             made = _several_heads(s, s.to_target(y, x), w, masks[name])
         else:
             read = s.memory(memory, norm, order)
-            made = _several_heads(s, s.to_memory(y, read), w, masks[name])
+            made = _several_heads(s, s.to_memory(y, read, x, start), w, masks[name])
         x = after(join(x, y, made, start, norm, order), norm, order)
     return x
 
