@@ -135,8 +135,8 @@ _OWN = mistakes(
         a mask of its own, and may be seen as a whole: it is not the future of the target.
     memory_mask used for the target too: You hand the mask of the memory to both attentions. It
         hides padding of the source; the self-attention has `mask`.
-    masks inverted: Your masks work the wrong way round: True means that the query may attend to the
-        key. PyTorch's modules have it the other way; pass ~mask to those.
+    masks inverted [the modules of PyTorch]: in your masks True hides a key. Here True means that
+        the query may attend to the key: pass ~mask to those modules.
     mask transposed: Rows and columns of a mask are exchanged: rows are queries, columns are keys.
     """,
     {

@@ -86,8 +86,8 @@ _OWN = mistakes(
         your tokens attend across sequences.
     mask ignored: The mask changes nothing: what it hides is still seen. Hand it on to the
         attention.
-    mask inverted: Your mask works the wrong way round: True means that the query may attend to the
-        key. PyTorch's modules have it the other way; pass ~mask to those.
+    mask inverted [the modules of PyTorch]: in your mask True hides a key. Here True means that the
+        query may attend to the key: pass ~mask to those modules.
     mask transposed: Rows and columns of your mask are exchanged: rows are queries, columns are
         keys.
     """,

@@ -32,8 +32,9 @@ RENORMALIZED = tuple(
 
 MASK_MISTAKES = mistakes(
     """
-    mask inverted: Your mask is inverted: it hides what it should show. Here True means that the
-        query may attend to the key. Other libraries have it the other way round.
+    mask inverted [torch.nn.MultiheadAttention]: your mask is inverted, since True hides a key in
+        it. Here True means that the query may attend to the key: pass ~mask, or turn the condition
+        round.
     mask ignored: Your function takes a mask and does not use it: every query attends to every key.
     mask multiplies the scores: A hidden key has score 0, or nearly, in your function: you multiply
         the scores by the mask, or fill with 0 or with a small number such as 1e-10. exp(0) is 1,

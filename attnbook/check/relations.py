@@ -78,6 +78,18 @@ _MOVED: dict[str, Callable] = {
 }
 
 
+_NAMES = {
+    "everywhere": "one place for all",
+    "holds 0": "one place 0",
+    "reverse": "result reversed",
+    "moved": "result moved by one place",
+    "sorted": "result sorted",
+    "added up": "result added up",
+    "exchanged": "result transposed",
+}
+"""The short name of what has a word in its text."""
+
+
 def related(
     check: Check, attempts: list[Attempt], kinds: Kinds, ones: str = RIGHT
 ) -> Mistake | None:
@@ -138,7 +150,7 @@ def relations(check: Check, pairs: list[Pair], alone: bool = True) -> Iterator[t
             yield "number added", f"the right one plus {show(constant)}"
     for text, change in _MOVED.items():
         if (alone or "everywhere" not in text) and holds(change):
-            yield "result rearranged", text
+            yield next(name for part, name in _NAMES.items() if part in text), text
     if alone and check.kind == "real floating":
         for text, change in _OF_NUMBERS.items():
             if holds(change):

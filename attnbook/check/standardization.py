@@ -11,7 +11,7 @@ from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes, moved
 from attnbook.check.signatures import binds, signature_of, with_options
-from attnbook.check.steps import Case, Check, Stage, Values, draw, each
+from attnbook.check.steps import Case, Check, Stage, Values, Way, draw, each
 
 EPSILON = 1e-5
 _PARAMETERS = ("x", "gain", "bias")
@@ -57,15 +57,13 @@ def widen(x):
     return x.astype(np.float32) if x.dtype == np.float16 else x
 
 
-OTHER_EPSILONS = each(
-    "epsilon",
-    *(
-        lambda epsilon, other=other: other
-        for other in (
-            *(1e-6, 1e-8, 1e-12, 1e-3, 1e-4, 1e-7, 1e-9, 1e-10, 1e-2, 0.1, 1.0),
-            *(1e-13, 1e-14, 1e-15, 1e-16),
-        )
-    ),
+def epsilons(*others: float) -> tuple[Way, ...]:
+    """Return the ways that take one of these for epsilon."""
+    return each("epsilon", *(lambda epsilon, other=other: other for other in others))
+
+
+OTHER_EPSILONS = epsilons(
+    *(1e-6, 1e-8, 1e-12, 1e-3, 1e-4, 1e-7, 1e-9, 1e-10, 1e-2, 0.1, 1.0, 1e-13, 1e-15, 1e-16)
 )
 
 FLOORS = (
@@ -148,14 +146,15 @@ NORM_MISTAKES = mistakes(
         others. Each token has its own: pass axis=−1 and keepdims=True.
     variance with n − 1: You divide the sum of squares by d − 1. Layer normalisation divides by d.
         torch.std and torch.var use d − 1 unless they are told unbiased=False.
-    epsilon of another size: Your ε is not 1e-5. Take it as an argument, `epsilon`, or use 1e-5, as
-        PyTorch does. With trained weights the same ε must be used as in training.
+    epsilon of another library [BERT (1e-12), ViT (1e-6) and Keras (1e-3)]: your ε is not that of
+        PyTorch, 1e-5, as it is here. Trained weights need that of the training, so take `epsilon`.
+    epsilon of another size: Your ε is not 1e-5. Take it as an argument, `epsilon`, or use 1e-5.
     epsilon outside the root: You add ε to the standard deviation, outside the root. It belongs
         under the root and nowhere else, √(σ² + ε). Where the variance is of the size of ε the
         difference is large.
-    variance with n − 1 and epsilon outside: You divide by a standard deviation with d − 1 below its
-        sum, as torch.std has, and add ε to it, as the Annotated Transformer does. Layer
-        normalisation divides by √(σ² + ε), with d below the sum of σ².
+    variance with n − 1 and epsilon outside [the Annotated Transformer]: you divide by a standard
+        deviation with d − 1 below its sum, as torch.std has, and add ε to it. Layer normalisation
+        divides by √(σ² + ε), with d below the sum of σ².
     no epsilon: You divide by √σ² alone. A row of equal numbers has variance 0, and 0/0 is NaN; a
         row of nearly equal numbers is blown up. Add ε under the root: √(σ² + ε).
     epsilon as a floor: You cut the deviation or variance off at ε. Add ε to the variance.
@@ -217,6 +216,7 @@ NORM_MISTAKES = mistakes(
             {"epsilon": lambda e: 0.0},
             {"epsilon": lambda e: 0.0, "standardise": lambda y, m, s: y / s + EPSILON},
         ),
+        "epsilon of another library": epsilons(1e-12, 1e-6, 1e-3),
         "epsilon of another size": OTHER_EPSILONS,
         "epsilon subtracted": (
             {"epsilon": lambda e: -e},

@@ -606,7 +606,7 @@ def torch_cached(step, start, stop, max_length):
 
 DOUBLES = {
     "layer_norm": transformer.NORM.wrong("""
-epsilon of another size; bias forgotten: c / root(var + 1e-3) * g
+epsilon of another library; bias forgotten: c / root(var + 1e-3) * g
 over the sequence; gain forgotten: normed(axis=-2)(x, 1, b)
 """),
     "feed_forward": transformer.FEED.wrong("""
