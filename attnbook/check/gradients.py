@@ -155,9 +155,6 @@ _BACKWARD_MISTAKES = mistakes(
         A gradient points where it grows; the minus belongs to the step of the optimizer.
     gradients averaged: Your gradients are divided by the number of queries or of outputs, as for a
         mean of the outputs. grad_output holds such factors already.
-    another product: You multiply the right two matrices in another order, or with another one of
-        them transposed. It runs only where the sizes agree. With G for the gradient of the scores,
-        grad_query is G K, grad_key is Gᵀ Q, and grad_value is Aᵀ times grad_output.
     grad_query and grad_key swapped: You return the gradient of the key where that of the query is
         expected, and the other way round. Return (grad_query, grad_key, grad_value).
     order of the gradients: The three gradients are right but in another order. Return (grad_query,
@@ -192,6 +189,9 @@ _BACKWARD_MISTAKES = mistakes(
         queries hand down: a sum.
     weights left out of grad_value: Every value gets the sum or the mean of all rows of grad_output,
         whatever its weights. It gets Aᵀ times grad_output.
+    another product: You multiply the right two matrices in another order, or with another one of
+        them transposed. It runs only where the sizes agree. With G for the gradient of the scores,
+        grad_query is G K, grad_key is Gᵀ Q, and grad_value is Aᵀ times grad_output.
     """,
     {
         **_OF_A_SOFTMAX,
