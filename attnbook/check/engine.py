@@ -187,8 +187,7 @@ class Examination:
         self._repeat(first, name)
         passed: list[Attempt] = []
         self.failed_beyond.clear()
-        chosen = {"", *takes}
-        self.later = [stage for stage in self.check.stages if stage.option in chosen]
+        self.later = [stage for stage in self.check.stages if {*stage.option.split()} <= takes]
         while self.later:
             stage = self.later.pop(0)
             if stage.within not in self.failed_beyond:

@@ -20,6 +20,12 @@ HINTS = {
     SystemExit: " A function hands back its result with return; exit ends the whole program.",
     KeyboardInterrupt: " Only the person at the keyboard should raise this one.",
 }
+AT_ONCE = (
+    "Two mistakes at once.",
+    "A mistake and another convention at once.",
+    "Two other conventions at once.",
+)
+"""How the message of two begins, by how many of them are conventions."""
 UNKNOWN = "Your numbers differ from the reference, and not in a way that this check knows."
 
 Again = Callable[..., Attempt]
@@ -44,7 +50,8 @@ def finding_of_results(
     detail = difference(check, shown.case, shown.values, shown.expected)
     mistakes = explain(check, returned, later)
     if mistakes:
-        messages = ["Two mistakes at once."] if len(mistakes) > 1 else []
+        others = sum(mistake.convention for mistake in mistakes)
+        messages = [AT_ONCE[others]] if len(mistakes) > 1 else []
         message = " ".join([*messages, *(mistake.message for mistake in mistakes)])
         name = "; ".join(mistake.name for mistake in mistakes)
         return Finding(name, message, detail, shown.failing)

@@ -118,6 +118,13 @@ def _sum_without(powers, place, axis):
     return np.sum(np.delete(powers, place, axis), axis, keepdims=True)
 
 
+_OVER_THE_SUM = (
+    lambda x, axis: x / np.sum(np.exp(x), axis, keepdims=True),
+    lambda x, axis: x / np.sum(_shifted(x, axis), axis, keepdims=True),
+    lambda x, axis: (x - plain_maximum(x, axis)) / np.sum(_shifted(x, axis), axis, keepdims=True),
+)
+"""Scores, or shifted ones, divided by the sum of their exponentials."""
+
 VARIANTS = ({"divide": unguarded}, _NO_SHIFT)
 """Not wrong as long as no sum is 0, and as no score is large."""
 
@@ -222,6 +229,7 @@ NORMALIZATION_MISTAKES = mistakes(
         "divided before the exponential": (
             {"exponents": normalized, "divide": lambda powers, total: powers},
             {"exponents": normalized},
+            *({**_EXP_ALONE, "exponents": exponents} for exponents in _OVER_THE_SUM),
         ),
         "logarithm returned": {"finish": lambda weights, x, axis: np.log(weights)},
         "log-sum-exp returned": {

@@ -97,7 +97,8 @@ def _shown(name: str, x: Any) -> str:
 class Stage:
     """Cases that belong together.
 
-    With `option` the stage runs only if the function takes an argument of that name. With `beyond`,
+    With `option` the stage runs only if the function takes an argument of that name, or of each
+    of several. With `beyond`,
     which completes "on … it raises", whatever goes wrong is only remarked upon; with `may_raise`,
     an error is, and a wrong result is wrong. With `within` it runs only if the stage of that
     `beyond` or `may_raise` went well. `errors` names the mistake that an error of plain Python
@@ -117,13 +118,15 @@ class Mistake:
     """A classic wrong answer: its name, what a teacher says about it, and the ways to make it.
 
     What is no result of the right type at all is recognised by `told_by`, which is given the object
-    that was returned, or the NumPy array of a wrong dtype.
+    that was returned, or the NumPy array of a wrong dtype. A `convention` is right elsewhere, and
+    its message says where.
     """
 
     name: str
     message: str
     ways: tuple[Way, ...] = ()
     told_by: Callable[[Any], bool] = lambda returned: False
+    convention: bool = False
 
 
 def each(step: str, *wrong: Any) -> tuple[Way, ...]:
@@ -134,7 +137,9 @@ def each(step: str, *wrong: Any) -> tuple[Way, ...]:
 def renamed(mistakes: tuple[Mistake, ...], names: dict[str, tuple[str, str]]) -> tuple:
     """Return the mistakes with another name and message for some of them."""
     return tuple(
-        Mistake(*names.get(m.name, (m.name, m.message)), m.ways, m.told_by) for m in mistakes
+        replace(m, name=name, message=message)
+        for m in mistakes
+        for name, message in [names.get(m.name, (m.name, m.message))]
     )
 
 

@@ -28,6 +28,7 @@ from cases import WEEKLY, every_day
 import attnbook as ab
 from attnbook import check
 from attnbook.check import engine
+from attnbook.check.findings import AT_ONCE
 from attnbook.check.steps import agree
 
 PAIRS = [(name, wrong) for name, wrongs in WRONG.items() for wrong in wrongs]
@@ -168,7 +169,8 @@ def test_two_mistakes_at_once_are_named(name, both, monkeypatch):
         monkeypatch.setattr(engine, "present", lambda: ["numpy"])
     report = run(name, DOUBLES[name][both])
     assert {*report.mistakes} == {mistake_of(name, one) for one in both.split("; ")}
-    assert report.message.startswith("Two mistakes at once. ")
+    conventions = {m.name for m in CHECKS[name].mistakes if m.convention}
+    assert report.message.startswith(AT_ONCE[len({*report.mistakes} & conventions)])
     assert all(MESSAGES[name][mistake] in report.message for mistake in report.mistakes)
 
 

@@ -841,13 +841,13 @@ softmax(lambda x: -sm(x))
 attention(lambda q, k, v: right(q, k, v) - 0.5)
     number added: Your result is the right one plus -0.5.
 attention(lambda q, k, v: right(q, k, v).mT)
-    result rearranged: Your result is the right one with its last two axes exchanged.
+    result transposed: Your result is the right one with its last two axes exchanged.
 attention(lambda q, k, v: right(q, k, v)[..., ::-1, :] if isinstance(q, np.ndarray) else q)
-    result rearranged: Your result is the right one in reverse order along axis −2.
+    result reversed: Your result is the right one in reverse order along axis −2.
 attention_weights(lambda q, k: np.roll(answers.right_weights(q, k), 1, -1))
-    result rearranged: Your result is the right one, moved on by one place along axis −1.
+    result moved by one place: Your result is the right one, moved on by one place along axis −1.
 split_heads(lambda x, h: 0 * answers.right_split(x, h) + answers.right_split(x, h)[..., :1, :])
-    result rearranged: the same everywhere along axis −2, which is right for the first place.
+    one place for all: the same everywhere along axis −2, which is right for the first place.
 layer_norm(lambda x, g, b: attnbook.layer_norm(x, g, b) + x)
     x in the result: Your result is the right one plus `x`.
 softmax(lambda x: x - sm(x))
@@ -858,7 +858,7 @@ attention_vjp(lambda *given: tuple(x + 1 for x in answers.gradients(*given)))
     number added: Your grad_query and your grad_key and your grad_value are each the right one plus
     1.
 causal_mask(lambda n_q, n_k: answers.right_causal(n_q, n_k) & (np.arange(n_k) > 0))
-    result rearranged: Your result is right but for the first place along axis −1, which holds 0.
+    one place 0: Your result is right but for the first place along axis −1, which holds 0.
 teacher_forcing(lambda t: (t[..., :-1] + 1, t[..., 1:]))
     number added: Your decoder_input is the right one plus 1.
 rotary(lambda x: -attnbook.positions.rotary(x, interleaved=True))
