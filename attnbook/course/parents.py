@@ -48,7 +48,7 @@ class Parent:
         )
         theirs.close()
         self.line = wire.Line(self.control.fileno(), self.control.fileno())
-        about = {"given": given, "real": real, "paths": [folder], "packages": packages}
+        about = {"given": given, "real": real, "library": folder, "packages": packages}
         self.line.send(wire.pack({**about, "forks": FORKS}, _nothing))
 
     def begin(self) -> tuple[int, wire.Line]:
