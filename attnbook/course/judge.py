@@ -19,6 +19,9 @@ from attnbook.course.session import THEIRS, USUAL, Ending, Limits, Session
 PASSED = "Right."
 NOTHING = "nothing handed in"
 MISSING = "is missing"
+LONGEST = 100_000
+"""Letters of the longest answer that is read: Python takes a thousand bytes for a statement."""
+
 LEAST, TIMES = 3, 20
 """An answer has so many seconds of computing and so many times those of the solution, but never
 more than the limit."""
@@ -73,6 +76,9 @@ def mark(
     if source is None:
         text = f"Nothing is handed in: there is no `{exercise.module}.py`."
         return Mark(exercise.label, 0.0, (NOTHING,), text)
+    if len(source) > LONGEST:
+        text = f"Your answer has {len(source):,} letters, and at most {LONGEST:,} are read."
+        return Mark(exercise.label, 0.0, ("too long",), f"{text} Hand in the code alone.")
     if is_untouched(exercise, source):
         what = "this is what you were given" if source.strip() else "the file is empty"
         return Mark(exercise.label, 0.0, (NOTHING,), f"Nothing is handed in: {what}.")
@@ -113,6 +119,8 @@ def mark(
 def is_untouched(exercise: Exercise, source: str) -> bool:
     """Return whether an answer has no statement but words and those that the student was given."""
     given = {ast.dump(node) for node in ast.parse(f"{exercise.given}\n{exercise.stub}").body}
+    if len(source) > LONGEST:
+        return False
     try:
         own = ast.parse(source).body
         words = (node.value for node in own if isinstance(node, ast.Expr))
