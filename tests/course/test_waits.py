@@ -6,9 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from samples import SHARES, WEIGHTS
-
-from attnbook.course import judge, parents, session, wire
 
 SENDS = """
 import json, os, stat, struct, sys, threading, time
@@ -60,7 +57,8 @@ ENDLESS = {
     "while True:\n    write(struct.pack('<QQ', len(line), 0) + line)",
     "many arrays": 'line = b\'{"array": ["|u1", [100000000], false]}\'\n'
     "while True:\n    write(struct.pack('<QQ', len(line), 10**8) + line + bytes(10**8))",
-    "deep": "line = b'{\"list\": [' * 10**5\nwrite(struct.pack('<QQ', len(line), 0) + line)\nnap(1e6)",
+    "deep": "line = b'{\"list\": [' * 10**5\n"
+    "write(struct.pack('<QQ', len(line), 0) + line)\nnap(1e6)",
     "calls without end": "import attnbook as ab\nwhile True:\n    ab.softmax(np.ones(3))",
     "waits between its calls": "import attnbook as ab\n"
     "while True:\n    nap(0.05)\n    ab.softmax(np.ones(3))",
