@@ -65,7 +65,7 @@ class StandIn:
             if not isinstance(value, types.ModuleType):
                 setattr(self._module(parent), name, value)
         self._import = builtins.__import__
-        builtins.__import__ = self  # type: ignore[assignment]
+        builtins.__import__ = self
         sys.meta_path.insert(0, self)
 
     def _module(self, name: str) -> types.ModuleType:
@@ -84,15 +84,15 @@ class StandIn:
         return self.modules[name]
 
     def __call__(
-        self, name: str, globals: Any = None, locals: Any = None, names: Any = (), level: int = 0
+        self, name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
     ) -> Any:
         """Import a module, as `__import__` does."""
         own = str((globals or {}).get("__name__", "")).partition(".")[0]
         if name.partition(".")[0] != "attnbook" or own == "attnbook":
-            return self._import(name, globals, locals, names, level)
+            return self._import(name, globals, locals, fromlist, level)
         if name not in self.modules:
             raise NotAtHand(f"`{name}` is not at hand in this exercise")
-        return self.modules[name] if names else self.modules["attnbook"]
+        return self.modules[name] if fromlist else self.modules["attnbook"]
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         """Find no module, and say so of some."""

@@ -383,6 +383,42 @@ def test_an_answer_without_which_the_check_cannot_go_on_is_named(left, marked):
     assert mark.message.startswith(f"`three` {wanted}")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "call", "lost"),
+    [
+        ("query, key, mask=None", "query, key, mask", ""),
+        ("query, key, *, mask=None", "query, key, mask", ""),
+        ("q, k, mask=None", "q, k, mask", ""),
+        ("q, k, **options", "q, k, **options", ""),
+        ("query, key, mask=None, out=1", "query, key, mask", ""),
+        ("query, key", "query, key", "`my_weights` must take `mask`, as the stub does"),
+        ("q, k", "q, k", "`my_weights` must take `mask`, as the stub does"),
+        ("query, key, m=None", "query, key, m", "Note: `mask` was not checked"),
+    ],
+)
+def test_an_argument_of_the_stub_that_is_missing_costs_points(arguments, call, lost, marked):
+    source = WEIGHTS.answer.replace("my_weights", "right")
+    mark = marked(WEIGHTS, f"{source}\ndef my_weights({arguments}):\n    return right({call})")
+    assert (mark.share, mark.mistakes) == ((0.5, ("missing argument",)) if lost else (1, ())), mark
+    assert lost in mark.message
+    assert lost or mark.message == "Right."
+
+
+def test_an_argument_that_no_check_passes_is_missed_too(marked):
+    for stub, answer in (
+        ("def squares(x, out=3):\n    ...", "def squares(x):\n    return x * x"),
+        (
+            "class squares:\n    def __init__(self, x, out=3):\n        ...",
+            "class squares(np.ndarray):\n    def __new__(cls, x):\n        return x * x",
+        ),
+    ):
+        exercise = dataclasses.replace(SQUARES, stub=stub)
+        mark = marked(exercise, answer)
+        assert (mark.share, mark.mistakes) == (0.5, ("missing argument",)), mark
+        assert mark.message.startswith("`squares` must take `out`, as the stub does, and has at")
+        assert marked(exercise, answer.replace("x)", "x, out=3)")).share == 1
+
+
 LONG = {
     "statements": "1;" * 2**21,
     "brackets": "[" * 2**22,
@@ -428,6 +464,34 @@ def test_an_answer_that_cannot_be_marked_stops_no_other(monkeypatch):
     assert (first.share, bad.share, last.share) == (1, 0, 1)
     assert bad.mistakes == ("not marked",)
     assert "could not mark this answer: MemoryError: too much." in bad.message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "'a'.encode('cp1252')",
+        "'a'.encode('utf-16')",
+        "b'a'.decode('latin-1')",
+        "__import__('os.path', globals(), locals(), fromlist=('join',), level=0).join",
+        "__import__(name='json', fromlist=['loads']).loads",
+    ],
+)
+def test_python_imports_as_it_does_elsewhere(line, marked):
+    mark = marked(SQUARES, f"def squares(x):\n    {line}\n    return x * x")
+    assert mark.share == 1, mark
+
+
+def test_an_assertion_of_a_check_says_what_is_wrong(marked):
+    check = SQUARES.check.replace(
+        "    return", "    assert len(y) == 3, 'Three, please.'\n    return"
+    )
+    exercise = dataclasses.replace(SQUARES, check=check)
+    assert marked(exercise, SQUARES.answer).share == 1
+    mark = marked(exercise, "def squares(x):\n    return x[:2]")
+    assert (mark.share, mark.mistakes, mark.message) == (0, ("wrong",), "Three, please.")
+    mark = marked(exercise, "def squares(x):\n    assert False, 'mine'")
+    assert mark.mistakes == ("raises",)
+    assert "AssertionError: mine, at line 2" in mark.message
 
 
 RAISES = {
