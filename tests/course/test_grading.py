@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -98,6 +99,24 @@ def test_a_parent_that_is_gone_is_started_anew(start, marked):
     start.parent.process.kill()
     start.parent.process.wait()
     assert marked(PENCIL, PENCIL.answer).share == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone forks for each answer")
+def test_a_parent_that_does_not_answer_is_started_anew(start, marked, monkeypatch):
+    assert marked(PENCIL, PENCIL.answer).share == 1
+    stopped, within = start.parent, parents_module._within
+    monkeypatch.setattr(
+        parents_module, "_within", lambda s: within(0.2 if start.parent is stopped else s)
+    )
+    with Session(PENCIL, PENCIL.answer, QUICK, start) as session:
+        assert session.answers()["half"] == 0.5
+        os.kill(stopped.process.pid, signal.SIGSTOP)  # also where the answer is at its end
+    assert stopped.process.returncode is not None
+    assert marked(PENCIL, PENCIL.answer).share == 1
+    stopped = start.parent
+    os.kill(stopped.process.pid, signal.SIGSTOP)
+    assert marked(PENCIL, PENCIL.answer).share == 1
+    assert start.parent is not stopped
 
 
 def test_what_cannot_be_made_ready_is_said(marked):
