@@ -231,11 +231,11 @@ def _wait(thread: threading.Thread, work: _Work, budget: Budget) -> str:
         if not thread.is_alive():
             break
         if in_line is None:
-            in_line = seconds_in_line()
+            in_line = sum(seconds_in_line().values())
         if budget.left <= 0:
             return _not_done(budget.seconds)
         if work.clock is not None and waited - moved > IDLE_SECONDS:
-            if seconds_in_line() - in_line > IDLE_SECONDS / 2:
+            if sum(seconds_in_line().values()) - in_line > IDLE_SECONDS / 2:
                 moved, in_line = waited, None
                 continue
             return (
@@ -249,12 +249,12 @@ def _wait(thread: threading.Thread, work: _Work, budget: Budget) -> str:
     return "" if budget.left > 0 else _not_done(budget.seconds)
 
 
-def seconds_in_line(process: int | str = "self") -> float:
-    """Return how long threads of a process stood in line for a processor; 0 where nobody tells."""
-    seconds = 0.0
+def seconds_in_line(process: int | str = "self") -> dict[str, float]:
+    """Return how long each thread of a process stood in line for a processor, where it is told."""
+    seconds = {}
     for path in Path(f"/proc/{process}/task").glob("*/schedstat"):  # Linux alone has them
         with contextlib.suppress(OSError, ValueError, IndexError):
-            seconds += int(path.read_text().split()[1]) / 1e9
+            seconds[path.parent.name] = int(path.read_text().split()[1]) / 1e9
     return seconds
 
 
@@ -284,7 +284,9 @@ def _without_abandoned(before: Callable[[Any], Any]) -> Callable[[Any], None]:
 
 def error_text(error: BaseException) -> str:
     """Return type and first line of the text of any error, also of one that cannot be printed."""
-    return traceback.format_exception_only(error)[-1].strip().splitlines()[0].rstrip(".")
+    told = traceback.TracebackException(type(error), error, None)
+    told.__notes__ = None  # which stand behind the text
+    return [*told.format_exception_only()][-1].strip().splitlines()[0].rstrip(".")
 
 
 def describe_error(error: BaseException) -> str:

@@ -511,14 +511,15 @@ def test_a_function_that_waits_is_ended_by_the_clock_on_the_wall(naps, monkeypat
 def test_a_function_that_stands_in_line_for_a_processor_does_not_wait(others, monkeypatch):
     monkeypatch.setattr(sandbox, "IDLE_SECONDS", 0.2)
     in_line = itertools.count(step=others)
-    monkeypatch.setattr(sandbox, "seconds_in_line", lambda: next(in_line))
+    monkeypatch.setattr(sandbox, "seconds_in_line", lambda: {"1": next(in_line)})
     done = sandbox.call(lambda: time.sleep(1) or "done", (), {}, sandbox.Budget(10))
     assert done.value == ("done" if others else None)
     assert done.stopped.partition(":")[0] == ("" if others else "waits")
 
 
 def test_where_the_system_tells_of_no_processes_nobody_stands_in_line():
-    assert sandbox.seconds_in_line("no process") == 0 <= sandbox.seconds_in_line()
+    assert sandbox.seconds_in_line("no process") == {}
+    assert all(seconds >= 0 for seconds in sandbox.seconds_in_line().values())
 
 
 @pytest.mark.parametrize("clock", [True, False])
