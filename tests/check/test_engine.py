@@ -438,7 +438,7 @@ softmax(lambda x: sm(x) if isinstance(x, np.ndarray) else sm(-x))
 softmax(lambda x: sm(-x) if isinstance(x, np.ndarray) else sm(x))
     right: right on PyTorch; on NumPy its result differs.
 softmax(lambda x: __import__("torch").softmax(x, dim=1))
-    right: on a batch (leading axes) its result is wrong. …axis
+    axis 1 of a batch: Write −1, which is the last axis of any array.
 attention(lambda q, k, v: __import__("torch").softmax(q @ k.T / q.shape[-1] ** 0.5, dim=-1) @ v)
     right: on a batch (leading axes)
 """
