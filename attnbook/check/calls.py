@@ -44,6 +44,10 @@ class Attempt:
         return self.error is None and not agree(self.values, self.expected, self.case)
 
     @property
+    def right(self) -> bool:
+        return self.error is None and not self.wrong
+
+    @property
     def lost(self) -> bool:
         """Whether a value is NaN or infinite that should not be."""
         pairs = zip(self.values, self.expected, strict=True)

@@ -22,6 +22,8 @@ from attnbook.check.calls import (
     accepted_options,
     class_passed,
 )
+from attnbook.check.diagnosis import patience
+from attnbook.check.growth import grown
 from attnbook.check.lending import uses_torch
 from attnbook.check.report import Report
 from attnbook.check.sandbox import describe_error, error_text, how_far
@@ -29,6 +31,10 @@ from attnbook.check.steps import Case, Check, Stage, agree, difference
 from attnbook.kernels.backends import devices
 
 F = TypeVar("F", bound=Callable)
+ONE_NAME = (
+    "One name can mean two things: `x.var(-1)`, for example, divides by n in NumPy and by n − 1 in "
+    "PyTorch."
+)
 FOR_ALL = """
 time_limit : float
     Seconds of computing for all calls together.
@@ -64,6 +70,7 @@ class Raises(Exception):  # noqa: N818
         self.finding, self.error, self.after = finding, error, after
 
 
+@patience()
 def run(check: Check, function: Callable, time_limit: float) -> Report:
     """Check `function` in every array library that is present."""
     seconds = check_number("time_limit", time_limit)
@@ -88,6 +95,7 @@ def _is_result(x: Any) -> bool:
     return hasattr(x, "shape") or (several and all(_is_result(part) for part in x))
 
 
+@patience()
 def either(checks: dict[str, Check], function: Callable, time_limit: float) -> Report:
     """Run checks that differ by a convention: a function that passes one of them is right.
 
@@ -157,15 +165,18 @@ class Examination:
             return self._report(wrong.get(home) or self._of_errors(home, raised), (), home)
         # it is judged by the library that it is written for: the functions of that one can return
         # anything on the arrays of another
-        for name in wrong:
-            self.calls.remarks[name] = [f"right on {where}; on {PRETTY[name]} its result differs."]
-        if "numpy" in wrong:  # which is there on each machine, so the text may say it
-            self.general += self.calls.remarks["numpy"]
+        message = "agrees with the reference"
+        for name, finding in wrong.items():
+            differs = f"right on {where}; on {PRETTY[name]} its result differs. {finding.detail}"
+            self.calls.remarks[name] = [f"{differs} {ONE_NAME}".replace("  ", " ")]
+            self.general += self.calls.remarks[name]
+            message = f"agrees with the reference on {where} arrays, but not on {PRETTY[name]}'s"
         for name, problem in raised.items():
             text = describe_error(problem.error)
             self.calls.remarks[name] = [f"right on {where}; on {PRETTY[name]} it raises {text}."]
-        finding = Finding(None, "agrees with the reference")
-        return self._report(finding, tuple(sorted(self.calls.homes) or right), right[0])
+        return self._report(
+            Finding(None, message), tuple(sorted(self.calls.homes) or right), right[0]
+        )
 
     def _of_errors(self, home: str, raised: dict[str, Raises]) -> Finding:
         """Return the finding in the library `home`, with what is raised in the others.
@@ -203,6 +214,7 @@ class Examination:
         first = self.check.stages[0].cases[0]
         self._find_batches_only(first, name)
         self._repeat(first, name)
+        self._find_kept_tables(name)
         passed: list[Attempt] = []
         self.failed_beyond.clear()
         chosen = {"", *takes}
@@ -271,6 +283,13 @@ class Examination:
             )
             raise Found(finding)
 
+    def _find_kept_tables(self, name: str) -> None:
+        """Find out whether what is kept of one input is taken for one of other sizes."""
+        for case, longer, anew in grown(self.check):
+            before, after = (self.calls.attempt(one, name) for one in (case, longer))
+            if before.right and not after.right and self.calls.attempt(anew, name).right:
+                raise Found(findings.finding_of_a_kept_table(self.check, after))
+
     def _stage(self, stage: Stage, name: str, passed: list[Attempt]) -> list[Attempt]:
         attempts = [self.calls.attempt(case, name) for case in stage.cases]
         self.cases += len(attempts)
@@ -284,7 +303,9 @@ class Examination:
             self.calls.remark(name, findings.remark_beyond(self.check, optional, error, finding))
             return [attempt for attempt in returned if not attempt.wrong]
         if wrong and self.settled:
-            raise Found(Finding(None, ""))
+            smallest = min(wrong, key=lambda attempt: attempt.case.size)
+            detail = difference(self.check, smallest.case, smallest.values, smallest.expected)
+            raise Found(Finding(None, "", detail))
         if wrong:
             finding = self._diagnose(wrong, returned + passed, name, self._later(name))
             raise Found(findings.beyond_the_first(finding, stage.may_raise))
@@ -333,10 +354,12 @@ def _home(raised: dict[str, Raises], function: Callable) -> str:
 
     def fits(name: str) -> tuple:
         error = raised[name].error
-        foreign = isinstance(error, (AttributeError, TypeError)) or (
-            name == "numpy" and "tensor" in error_text(error).lower()
+        text = error_text(error)
+        of_tensors = name == "numpy" and "tensor" in text.lower()
+        of_types = (
+            isinstance(error, (AttributeError, TypeError)) and findings.ONE_NUMBER not in text
         )
         named = name == "torch" and uses_torch(function)
-        return raised[name].after, how_far(error), not foreign, named
+        return raised[name].after, how_far(error), -of_tensors - of_types, named
 
     return max(raised, key=fits)

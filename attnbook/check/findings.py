@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from attnbook.check.calls import PRETTY, Attempt, Finding
-from attnbook.check.diagnosis import explain
+from attnbook.check.diagnosis import PATIENCE, explain, is_patient
 from attnbook.check.report import FailingCase, names_in
 from attnbook.check.sandbox import describe_error, error_text, is_deliberate
 from attnbook.check.steps import Case, Check, Stage, Values, agree, difference
@@ -22,6 +22,8 @@ HINTS = {
     SystemExit: " A function hands back its result with return; exit ends the whole program.",
     KeyboardInterrupt: " Only the person at the keyboard should raise this one.",
 }
+ONE_NUMBER = "only 0-dimensional arrays"
+"""What NumPy says where a function of Python wants one number."""
 DTYPES_DIFFER = re.compile("scalar type|same dtype|dtypes match|dtype to be equal")
 """What PyTorch says where two dtypes meet."""
 PLACES = re.compile(r"(dimension|axis|operand|position|argument|index) \d+")
@@ -69,7 +71,25 @@ def finding_of_results(
             shown.failing,
         )
     message = f"{_described(check, smallest, again)}{_partly(check, shown)}"
+    if not is_patient():
+        message += (
+            " No single mistake that the check knows explains them. The search for two at once "
+            f"ended after {PATIENCE:g} seconds of computing."
+        )
     return Finding(None, message, detail, shown.failing)
+
+
+def finding_of_a_kept_table(check: Check, after: Attempt) -> Finding:
+    """Say that something of an earlier call is used, whose sizes are others."""
+    does = f"raises {error_text(after.error)}" if after.error else "returns other numbers"
+    message = (
+        f"After an input of other sizes your function {does}, although it is right on sizes that "
+        "are all new to it. It keeps something of an earlier call, such as a table or a mask, and "
+        "finds it again by a part of the sizes. Put every size into the key, or keep nothing."
+    )
+    case = after.failing
+    detail = difference(check, after.case, after.values, after.expected) if not after.error else ""
+    return Finding("table of other sizes", message, detail or f"It was given {after.case}.", case)
 
 
 def finding_of_error(
@@ -85,7 +105,7 @@ def finding_of_error(
     for kind, hint in HINTS.items():
         if isinstance(error, kind):
             message += hint
-    if "only 0-dimensional arrays" in error_text(error):
+    if ONE_NUMBER in error_text(error):
         message += " The functions of math take one number; NumPy's take arrays."
     if DTYPES_DIFFER.search(error_text(error)):
         message += (

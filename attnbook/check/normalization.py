@@ -8,7 +8,7 @@ import attnbook
 from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes, moved
-from attnbook.check.steps import Case, Check, Stage, Values, Way, draw, each, sized
+from attnbook.check.steps import Case, Check, Stage, Values, Way, draw, each, sized, told_apart
 
 
 @documented
@@ -329,7 +329,8 @@ SPREAD_ERRORS: dict[type[BaseException], str] = {OverflowError: "not the maximum
 def rows_sum_to_one(case: Case, values: Values, again: Callable) -> str | None:
     totals = np.sum(values[0], axis=case.options.get("axis", -1)).flatten()
     worst = totals[np.argmax(np.abs(totals - 1))]
-    return None if np.isclose(worst, 1) else f"Weights must sum to 1; here a sum is {worst:.4g}."
+    shown, _ = told_apart(worst, 1)
+    return None if np.isclose(worst, 1) else f"Weights must sum to 1; here a sum is {shown}."
 
 
 def weights_are_positive(case: Case, values: Values, again: Callable) -> str | None:

@@ -122,7 +122,7 @@ class _Work:
         self.seconds: float | None = None  # of computing, once it is done
 
     def __call__(self) -> None:
-        began = _seconds_of_this_thread()
+        began = seconds_of_this_thread()
         with contextlib.suppress(AttributeError, OSError):  # not every platform has such clocks
             self.clock = time.pthread_getcpuclockid(threading.get_ident())
         try:
@@ -131,7 +131,7 @@ class _Work:
                 self.value = self.function(*self.arguments, **self.keywords)
         except BaseException as error:
             self.error = error
-        ended = _seconds_of_this_thread()
+        ended = seconds_of_this_thread()
         self.seconds = None if began is None or ended is None else ended - began
 
     def computed(self) -> float | None:
@@ -144,7 +144,8 @@ class _Work:
             return None
 
 
-def _seconds_of_this_thread() -> float | None:
+def seconds_of_this_thread() -> float | None:
+    """Return what this thread has computed, None if nobody knows."""
     try:
         return time.thread_time()
     except (AttributeError, OSError):  # not every platform has such clocks

@@ -311,8 +311,13 @@ def difference(check: Check, case: Case, got: Values, expected: Values) -> str:
 def _distinct(got: float, expected: float) -> str:
     if isinstance(expected, (np.bool, np.integer)):
         return f"{got}, expected {expected}"
-    short, long = (f"{got:.{digits}g}, expected {expected:.{digits}g}" for digits in (4, 17))
-    return long if f"{got:.4g}" == f"{expected:.4g}" else short
+    return "{}, expected {}".format(*told_apart(got, expected))
+
+
+def told_apart(got: float, expected: float) -> tuple[str, str]:
+    """Return two numbers as texts with as many digits as tell them apart."""
+    alike = f"{got:.4g}" == f"{expected:.4g}"
+    return (f"{got:.17g}", f"{expected:.17g}") if alike else (f"{got:.4g}", f"{expected:.4g}")
 
 
 SEED = int(os.environ.get("ATTNBOOK_CHECK_SEED", "0"))
