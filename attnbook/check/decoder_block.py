@@ -260,12 +260,12 @@ DECODER_LAYER = sublayers.of_layers(
         ),
         Stage(
             (*_both((3, 5, 6, 2, 11), batch=(2,)), *_both((4, 4, 4, 2, 4), batch=(4,))),
-            beyond="a batch (leading axes)",
+            may_raise="a batch (leading axes)",
         ),
         Stage(
             _both((5, 3, 6, 2, 11), batch=(2,), memory_mask=sublayers.LENGTHS),
             option="memory_mask",
-            beyond="a mask for each sequence, (batch, 1, 1, n_s),",
+            may_raise="a mask for each sequence, (batch, 1, 1, n_s),",
             within="a batch (leading axes)",
         ),
     ),

@@ -135,12 +135,12 @@ ENCODER_LAYER = sublayers.of_layers(
         ),
         Stage(
             (*_both((5, 6, 2, 11), batch=(3,)), *_both((4, 4, 2, 4), batch=(4,))),
-            beyond="a batch (leading axes)",
+            may_raise="a batch (leading axes)",
         ),
         Stage(
             _both((3, 6, 2, 11), batch=(2,), mask=sublayers.LENGTHS),
             option="mask",
-            beyond="a mask for each sequence, (batch, 1, 1, n),",
+            may_raise="a mask for each sequence, (batch, 1, 1, n),",
             within="a batch (leading axes)",
         ),
     ),

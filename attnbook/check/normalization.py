@@ -8,7 +8,7 @@ import attnbook
 from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes, moved
-from attnbook.check.steps import Case, Check, Stage, Values, Way, draw, each, sized
+from attnbook.check.steps import Case, Check, Stage, Values, Way, draw, each, sized, told_apart
 
 
 @documented
@@ -337,7 +337,8 @@ SPREAD_ERRORS: dict[type[BaseException], str] = {OverflowError: "not the maximum
 def rows_sum_to_one(case: Case, values: Values, again: Callable) -> str | None:
     totals = np.sum(values[0], axis=case.options.get("axis", -1)).flatten()
     worst = totals[np.argmax(np.abs(totals - 1))]
-    return None if np.isclose(worst, 1) else f"Weights must sum to 1; here a sum is {worst:.4g}."
+    shown, _ = told_apart(worst, 1)
+    return None if np.isclose(worst, 1) else f"Weights must sum to 1; here a sum is {shown}."
 
 
 def weights_are_positive(case: Case, values: Values, again: Callable) -> str | None:
@@ -375,12 +376,12 @@ SOFTMAX = Check(
         Stage((Case({"x": _LARGE}), Case({"x": _LARGE.astype(np.float32)})), errors=LARGE_ERRORS),
         Stage((Case({"x": _SPREAD}),), errors=SPREAD_ERRORS),
         Stage(_cases((7,), (1,)), beyond="a single row (one axis)"),
-        Stage(_cases((2, 3, 5), (3, 3, 3)), beyond="a batch (leading axes)"),
+        Stage(_cases((2, 3, 5), (3, 3, 3)), may_raise="a batch (leading axes)"),
         Stage(_cases((3, 5), axis=0) + _cases((3, 5), (3, 3), axis=1), option="axis"),
         Stage(
             _cases((2, 3, 5), axis=1) + _cases((2, 3, 5), axis=-3),
             option="axis",
-            beyond="a batch (leading axes) with another axis",
+            may_raise="a batch (leading axes) with another axis",
         ),
     ),
     mistakes=NORMALIZATION_MISTAKES + _OF_A_SOFTMAX_ALONE,

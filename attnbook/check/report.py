@@ -188,7 +188,8 @@ class Report:
         return "✓" if self.passed else "✗"
 
     def _evidence(self) -> list[str]:
-        return [] if self.case is None else self.case.lines()
+        """Return the input with got and expected; where nothing came back, no numbers help."""
+        return [] if self.case is None or self.case.got is None else self.case.lines()
 
     def require(self) -> "Report":
         """Return this report, or raise `CheckFailed` with its text if the function failed.

@@ -285,7 +285,7 @@ def _check(name: str, own: tuple, other: tuple, wrong: Mistake) -> Check:
         stages=(
             Stage(tuple(_case(*shape) for shape in ((6, 6), (1, 2), (3, 4), (5, 14), (97, 10)))),
             Stage((_case(5, 6, dtype="float32"),)),
-            Stage((_case(2, 3, 6), _case(2, 3, 5, 4)), beyond="a batch (leading axes)"),
+            Stage((_case(2, 3, 6), _case(2, 3, 5, 4)), may_raise="a batch (leading axes)"),
             Stage((_case(3, 6, start=5), _case(1, 4, start=11)), option="start"),
         ),
         mistakes=(wrong, *_mistakes(own[0], own[1], other), *ANGLE_MISTAKES),

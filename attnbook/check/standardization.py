@@ -73,9 +73,7 @@ FLOORS = (
 """Roots of a variance, or of a mean of squares, that epsilon cuts off."""
 
 IN_EVERY_NORM = """
-    squares overflow in half precision: You square in float16, whose largest number is 65504: the
-        mean of the squares is infinite, and the rows become 0. Compute in float32 and round the
-        result.
+    squares overflow in half precision: Squares overflow in float16, so compute in float32.
     axis 1 of a batch: For a matrix axis 1 is the last axis, for a batch it is that of the tokens.
         Write −1, which is the last axis of any array.
     epsilon ignored: Your function takes `epsilon` but always uses 1e-5. Add the one that is given.
@@ -363,7 +361,7 @@ def norm_stages(case: Callable, constant: np.ndarray) -> tuple[Stage, ...]:
             errors={ZeroDivisionError: "no epsilon"},
         ),
         Stage((case(3, 3, dtype="float32"), case(2, 5, dtype="float32"))),
-        Stage((case(2, 3, 5), case(3, 3, 3)), beyond="a batch (leading axes)"),
+        Stage((case(2, 3, 5), case(3, 3, 3)), may_raise="a batch (leading axes)"),
         Stage((case(3, 5, epsilon=0.5), case(2, 3, epsilon=2.0)), option="epsilon"),
         Stage((case(2, 5, size=500, dtype="float16"),), beyond="half precision (float16)"),
     )

@@ -381,7 +381,6 @@ def of_layers(name: str, masks: tuple[str, ...], own: tuple[Mistake, ...], **fie
         options=masks,
         remarked_options=masks,
         adapt=lambda function: with_options(function, parameters, options),
-        sequences=inputs,
         **fields,
     )
 
