@@ -110,7 +110,8 @@ def encoder_layer(
     ------
     TypeError, ValueError
         As in `multi_head_attention`; TypeError if `rotate` is not a bool or `drop` cannot be
-        called, ValueError if a head has odd width and `rotate` is set.
+        called, ValueError if a head has odd width and `rotate` is set. ValueError if the sum
+        overflows in float16, because the next normalisation would make it NaN.
 
     Notes
     -----
