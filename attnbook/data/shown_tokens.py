@@ -9,8 +9,8 @@ def shown_tokens(tokens: Iterable[bytes]) -> list[str]:
 
     What a token holds of a character whose bytes are in several tokens is shown as the character
     with the numbers of these bytes: ``é[1/2]``, ``🙂[2–4/4]``. A character that cannot be seen
-    alone is shown as its code, such as ``U+200D``, and a combining mark stands on a dotted circle. A byte
-    that belongs to no character is shown as its number: ``<0xC3>``.
+    alone is shown as its code, such as ``U+200D``, and a combining mark stands on a dotted circle.
+    A byte that belongs to no character is shown as its number: ``<0xC3>``.
 
     Examples
     --------

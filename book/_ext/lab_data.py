@@ -129,7 +129,7 @@ def beginning(text: str) -> dict[str, Any]:
 
 
 def piece(i: int) -> str:
-    """Return the text of a token as `pieces` of ``book/labs/writer.js`` has it; none for the end."""
+    """Return the text of a token, none for the end, as `pieces` of ``book/labs/writer.js``."""
     tokenizer = the_writer().tokenizer
     return tokenizer.tokens[i].decode(errors="surrogateescape") if i != tokenizer.stop else ""
 
