@@ -171,7 +171,7 @@ class Book:
             '<!DOCTYPE html><html lang="en" data-theme="light" data-mode="light"><head>'
             f'<meta charset="utf-8" /><title>attnbook</title>{styles}'
             f"<style>{STYLE}{heads}</style></head><body>"
-            f'<section class="printed-title"><h1>attnbook</h1><p>{SUBTITLE}</p>{imprint()}</section>'
+            f'<section class="printed-title"><h1>attnbook</h1>{imprint()}</section>'
             f'<section class="printed-contents"><h1>Contents</h1>{self.contents(numbers)}</section>'
             f"{articles}</body></html>"
         )
@@ -184,11 +184,11 @@ class Book:
 
 
 def imprint() -> str:
-    """Return what a title page says of the authors, the version, the day and the licences."""
+    """Return what stands below the title: subtitle, authors, version, day and licences."""
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf8"))
     names = ", ".join(author["name"] for author in cited["authors"])
     printed = f"Version {cited['version']}, printed on {datetime.date.today():%-d %B %Y}"
-    lines = (names, printed, "Text and figures: CC BY 4.0. Code: MIT License.")
+    lines = (SUBTITLE, names, printed, "Text and figures: CC BY 4.0. Code: MIT License.")
     return "".join(f"<p>{escape(line)}</p>" for line in lines)
 
 

@@ -25,7 +25,7 @@ def texts_of(node: nodes.Node, sections: list, here: int = 0) -> Iterator[tuple[
 
 
 def places(doctree: nodes.document, lang) -> dict:
-    """Return the sections of a page and, for each stem, how often the page has it and where most."""
+    """Return the sections of a page and, for each stem, how often it is there and where most."""
     sections: list[tuple[str, str]] = []
     counts: dict[str, Counter[int]] = {}
     for section, text in texts_of(doctree, sections):

@@ -20,7 +20,7 @@ from docutils.parsers.rst import directives
 from sphinx.util.docutils import SphinxDirective
 
 ON_GPU = "device_seconds"  # without Python and launches; named in a cell beside the whole time
-FIGURE = re.compile(r"[−-]?[\d.,]+(e[−-]?\d+)?( ?[^\W\d_%/]{0,4}[%/]?s?)?$")
+FIGURE = re.compile(r"[<~−-]? ?\d.{0,12}$")
 """A number, with its unit: a cell that may not break."""
 
 MANY = 24  # letters of a cell that needs some room for its words
