@@ -107,7 +107,7 @@ def mark_examples(doctree: nodes.document) -> list[str]:
         if "live-example" in box["classes"]:
             code, output = box.findall(nodes.literal_block)
             sources.append(code.astext())
-            box["classes"], box["ids"] = ["cell", "live"], [f"cell-{len(sources)}"]
+            box["classes"][:0], box["ids"] = ["cell", "live"], [f"cell-{len(sources)}"]
             box.children = []
             box += nodes.container("", code, classes=["cell_input"])
             box += nodes.container("", output, classes=["cell_output"])

@@ -40,6 +40,7 @@ EMPTY_HEADER = re.compile(r"<th[^>]*>\s*(<p>\s*</p>)?\s*</th>")
 ROLES = re.compile(r' role="(doc-biblioentry|list)"')  # of a bibliography: the first is withdrawn
 IMAGE = re.compile(r'<img(?=[^>]* src="[^"]*_images/([^"]+)")([^>]*?)\s*/?>')
 PLAIN_CODE = re.compile(r'<span class="(?:n|nn|p|w)">([^<]*)</span>')  # which no style colours
+SAME_NAME = '<summary aria-label="Toggle hidden content">'  # of all folds: what it shows is a name
 COMPOUND = re.compile(r"\b(?:[A-Z][a-z]+){2,}\b")
 
 
@@ -66,6 +67,7 @@ def mended(app, html):
         html = ROLES.sub("", html)
     paths = {name: path for path, name in app.builder.images.items()}
     html = PLAIN_CODE.sub(r"\1", html)
+    html = html.replace(SAME_NAME, "<summary>")
     return IMAGE.sub(lambda image: framed(app, paths, image), html)
 
 
