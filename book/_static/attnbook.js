@@ -46,6 +46,27 @@
     }
   });
 
+  // A button that unfolds is called by what it unfolds, and not all of them by one name.
+  window.addEventListener("load", () => {
+    for (const button of document.querySelectorAll(".toggle-button[aria-label]")) {
+      const title = button.closest(".admonition-title")?.textContent.replace(/\s+/g, " ").trim();
+      if (title) button.setAttribute("aria-label", `${title}: show or hide`);
+    }
+  });
+
+  // A page that is opened as a file shows everything and moves nothing, for a browser loads no scripts from files.
+  document.addEventListener("DOMContentLoaded", () => {
+    const title = document.querySelector(".bd-article h1");
+    if (location.protocol !== "file:" || !title || !document.querySelector("figure.lab, .cell.live")) return;
+    const box = document.createElement("div");
+    box.className = "admonition warning";
+    box.innerHTML =
+      "<p class='admonition-title'>This page is opened as a file</p><p>Cells do not run and figures do not move here, because a " +
+      "browser loads their parts only from a server. In the folder that has <code>index.html</code>, run " +
+      "<code>python -m http.server</code>, and open <code>http://localhost:8000</code>.</p>";
+    title.after(box);
+  });
+
   // On paper nothing can be unfolded, and nothing loads late.
   let folded = [];
   window.addEventListener("beforeprint", () => {
