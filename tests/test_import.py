@@ -13,7 +13,6 @@ import attnbook.sketch
 
 HEAVY = {"torch", "cupy", "numba", "triton", "matplotlib", "scipy", "pandas", "sklearn"}
 NOT_YET = {"check", "data", "decoding", "distributed", "hashing", "models", "nn", "plots", "sketch"}
-NOT_YET |= {"train"}
 """Rooms that are imported when they are first used."""
 
 

@@ -50,10 +50,6 @@ class HostFlag:
         memory = cupy.cuda.alloc_pinned_memory(4)
         self.pointer = np.uint64(memory.ptr)
         self._number = np.frombuffer(memory, np.int32, 1)
-        self.clear()
-
-    def clear(self) -> None:
-        """Set it to 0, when no kernel that may set it is at work."""
         self._number[0] = 0
 
     def is_set(self) -> bool:

@@ -60,9 +60,6 @@ class Kernel:
         What is new on this rung.
     trainable : bool
         Whether it has a backward pass of its own, or names another rung's.
-    gated : bool
-        Whether `backends` lists it only on a device where ``python -m attnbook doctor --gpu`` has
-        found it right. Whoever names it runs it all the same.
     """
 
     name: str
@@ -73,7 +70,6 @@ class Kernel:
     reference: str = REFERENCE
     about: str = ""
     trainable: bool = False
-    gated: bool = False
 
     def load(self) -> ModuleType:
         """Return the module, or raise ImportError that says how to get what it needs."""
@@ -87,7 +83,6 @@ class Kernel:
             ) from error
 
 
-_HALF = ("float16", "bfloat16")
 _SINGLE = ("float16", "bfloat16", "float32")
 _CPU = ("numpy", "torch")
 
@@ -98,10 +93,8 @@ LADDER = (
     Kernel("threads", ("numpy",), "cpu", (), "threadpoolctl", "tiled", "tiles on all cores"),
     Kernel("numba", _CPU, "cpu", _SINGLE, "numba", "tiled", "compiled loops over vectors", True),
     Kernel("packed", _CPU, "cpu", _SINGLE, "numba", "numba", "tiles kept in registers", True),
-    Kernel("cupy_naive", ("cupy",), "cuda", _SINGLE, "cupy", about="one CUDA thread a score"),
     Kernel("cupy_tiled", ("cupy",), "cuda", _SINGLE, "cupy", "tiled", "tiles in shared memory"),
     Kernel("triton", ("torch",), "cuda", _SINGLE, "triton", "tiled", "the matrix units", True),
-    Kernel("gluon", ("torch",), "cuda", _HALF, "triton", "triton", "specialized warps", True, True),
 )
 """The implementations beside the reference, from the plainest to the fastest of each device."""
 

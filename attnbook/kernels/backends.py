@@ -14,10 +14,6 @@ COMPILERS = ("numba", "triton", "cupy")
 """What has a row of its own in `backends`, with the kernels that it compiles."""
 
 
-DOCTOR = "python -m attnbook doctor --gpu"
-"""What compares the rungs for a GPU with float64, on the GPU that is here."""
-
-
 @dataclass(frozen=True)
 class Backend:
     """A library or compiler on one kind of device: whether it can run here; if not, what to do.
@@ -33,9 +29,7 @@ class Backend:
         How to get it; empty if available.
     impls : tuple of str
         What ``impl=`` of `attention` can be for arrays of this library on this device, or what this
-        compiler makes; empty if not available. A rung that is `Kernel.gated` is among them once
-        ``python -m attnbook doctor --gpu`` has found it right on this device, with this driver and
-        these versions; until then `detail` says that it is not verified.
+        compiler makes; empty if not available.
     """
 
     name: str
@@ -110,17 +104,7 @@ def _impls(name: str, kind: str) -> tuple[str, ...]:
 
 
 def _compiled(name: str) -> tuple[str, ...]:
-    return tuple(k.name for k in LADDER if k.needs == name and not k.gated)
-
-
-def _gated(name: str) -> tuple[tuple[str, ...], str]:
-    """Return the gated rungs of a compiler that are verified on this device, and of the others."""
-    from attnbook.kernels.verification import is_verified  # only here, since it loads hashlib
-
-    names = [k.name for k in LADDER if k.needs == name and k.gated]
-    verified = tuple(name for name in names if is_verified(name))
-    others = ", ".join(name for name in names if name not in verified)
-    return verified, f"; {others}: not verified on this device ({DOCTOR})" if others else ""
+    return tuple(k.name for k in LADDER if k.needs == name)
 
 
 def _has(package: str) -> bool:
@@ -202,8 +186,7 @@ def _triton_backend() -> Backend:
         return Backend(name, True, detail, impls=impls)
     device, problem = _cuda_of(import_library("torch")[0])
     if device:
-        verified, note = _gated("triton")
-        return Backend(name, True, f"{version}, {device}{note}", impls=impls + verified)
+        return Backend(name, True, f"{version}, {device}", impls=impls)
     reason = f"asking PyTorch fails with {problem}" if problem else "PyTorch sees no CUDA device"
     remedy = "Needs an NVIDIA GPU; with TRITON_INTERPRET=1 it runs on the CPU, slowly"
     return Backend(name, False, reason, remedy)

@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 import torch
 
 from attnbook.arrays.array import Array
-from attnbook.arrays.deprecation import takes_return_weights
 from attnbook.nn.layers import DecoderLayer, DecodingModule, EncoderLayer, EncodingModule
 from attnbook.nn.normalization import LayerNorm, RMSNorm
 from attnbook.nn.torch_module import DroppingModule, TorchModule
@@ -207,7 +206,6 @@ class Transformer(DroppingModule, kind=TransformerWeights):
         how = options | self._how_with_weights()
         return transformer_with_weights(source, target, self.weights, **how)
 
-    @takes_return_weights(forward_with_weights)
     def forward(
         self,
         source: Array | None,

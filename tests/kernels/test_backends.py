@@ -120,9 +120,7 @@ def test_every_kernel_runs_somewhere(pretend):
         "Numba, CPU": NUMBA_IMPLS,
         "Triton, CUDA": ("triton",),
     }
-    gated = {kernel.name for kernel in kernels.LADDER if kernel.gated}
-    assert gated == {"gluon"}
-    assert {name for impls in found.values() for name in impls} == set(kernels.IMPLS) - gated
+    assert {name for impls in found.values() for name in impls} == set(kernels.IMPLS)
 
 
 def test_devices_are_what_move_takes(pretend):
@@ -202,7 +200,6 @@ NO_MPS = "PyTorch, MPS: missing, PyTorch sees no MPS device. Needs a Mac with Ap
 NO_NVIDIA = "missing, PyTorch sees no CUDA device. Check the driver with nvidia-smi"
 INTERPRET = "Needs an NVIDIA GPU; with TRITON_INTERPRET=1 it runs on the CPU, slowly"
 NO_GPU = "Needs an NVIDIA GPU; check the driver with nvidia-smi"
-NOT_VERIFIED = "gluon: not verified on this device (python -m attnbook doctor --gpu)"
 MACHINES = {  # what is installed; what is said of a backend; and what runs on it
     "a build for the CPU": (
         {"torch": fake_torch()},
@@ -238,7 +235,7 @@ MACHINES = {  # what is installed; what is said of a backend; and what runs on i
     ),
     "a GPU for Triton": (
         {"torch": fake_torch(H9), **fake_triton()},
-        f"Triton, CUDA: version 2.1.0, H9; {NOT_VERIFIED}",
+        "Triton, CUDA: version 2.1.0, H9",
         ("triton",),
     ),
     "an old driver for Triton": (
