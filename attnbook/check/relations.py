@@ -157,7 +157,7 @@ def relations(check: Check, pairs: list[Pair], alone: bool = True) -> Iterator[t
                 yield "function of the result", text
         digits = min(map(_digits, pairs))
         if digits > 1:
-            rounded = "as where numbers are rounded, or computed in float16 or bfloat16"
+            rounded = "as where numbers are rounded, estimated, or computed in float16 or bfloat16"
             yield "few digits", f"the right one to {digits} digits, {rounded}"
         for name in check.parameters:
             for text, change in _WITH_INPUT.items():

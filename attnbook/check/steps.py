@@ -141,9 +141,7 @@ def each(step: str, *wrong: Any) -> tuple[Way, ...]:
 def renamed(mistakes: tuple[Mistake, ...], names: dict[str, tuple[str, str]]) -> tuple:
     """Return the mistakes with another name and message for some of them."""
     return tuple(
-        replace(m, name=name, message=message)
-        for m in mistakes
-        for name, message in [names.get(m.name, (m.name, m.message))]
+        Mistake(*names[m.name], m.ways, m.told_by) if m.name in names else m for m in mistakes
     )
 
 

@@ -1,5 +1,6 @@
 """Answers as public code and forum threads have them, each in two spellings where it can be."""
 
+import itertools
 import math
 from collections import Counter
 from dataclasses import replace
@@ -136,7 +137,7 @@ def learned(pick, show=lambda merges, tokens: merges):
         sequences, merges = [list(word.encode()) for word in words], []
         tokens = [bytes([i]) for i in range(256)]
         while len(merges) < n_merges:
-            counts = Counter(pair for ids in sequences for pair in zip(ids, ids[1:], strict=False))
+            counts = Counter(pair for ids in sequences for pair in itertools.pairwise(ids))
             if not counts or max(counts.values()) < 2:
                 break
             best = [pair for pair in counts if counts[pair] == max(counts.values())]
