@@ -39,9 +39,9 @@
   });
   new MutationObserver((changes) => {
     for (const result of changes.flatMap((change) => [...change.addedNodes])) {
-      if (result.nodeName === "LI" && !result.querySelector("span")) watcher.observe(result);
+      if (result.nodeName === "LI" && result.closest("#search-results") && !result.querySelector("span")) watcher.observe(result);
     }
-  }).observe(document.getElementById("search-results"), { childList: true, subtree: true });
+  }).observe(document, { childList: true, subtree: true });
 
   // A formula is plain text.
   const textOf = Search.htmlToText;

@@ -80,7 +80,7 @@
 
   // On a narrow screen the contents lie over the page: they close when a link has been taken.
   document.addEventListener("click", (event) => {
-    if (!event.target.closest(".bd-sidebar a[href]")) return;
+    if (!event.target.closest(".bd-sidebar-primary a[href], .bd-sidebar-secondary a[href]")) return;
     const boxes = { primary: "(max-width: 991.98px)", secondary: "(max-width: 1199.98px)" };
     for (const [side, narrow] of Object.entries(boxes)) {
       const box = document.getElementById(`pst-${side}-sidebar-checkbox`);
