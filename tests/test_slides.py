@@ -216,7 +216,7 @@ def test_a_result_stays_on_its_slide(name, browser, server):
             if wrong := tab.evaluate(RESULT, kind):
                 found[i + 1, kind] = wrong
     tab.close()
-    assert sum(cells) > 2
+    assert sum(cells) > 2 or name != "single_head"
     assert found == {}
 
 
