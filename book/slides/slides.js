@@ -63,10 +63,15 @@
     });
     await deck.initialize();
 
-    // An error is shown from its end, which says the reason.
+    // A slide shows the end of a result, and an error from its own end, which says the reason.
     new MutationObserver((changes) => {
-      for (const output of new Set(changes.map(({ target }) => target.closest?.(".live-output"))))
-        if (output?.querySelector(".traceback")) output.scrollTop = output.scrollHeight;
+      for (const output of new Set(changes.map(({ target }) => target.closest?.(".live-output")))) {
+        if (!output) continue;
+        if (output.querySelector(".traceback")) output.scrollTop = output.scrollHeight;
+        const shown = output.closest(".shown");
+        const below = output.getBoundingClientRect().bottom - shown.getBoundingClientRect().bottom;
+        if (below > 0) shown.scrollTop += below / deck.getScale();
+      }
     }).observe(deck.getSlidesElement(), { childList: true, subtree: true });
 
     const line = new BroadcastChannel(`slides ${location.pathname}`);
