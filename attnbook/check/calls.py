@@ -194,6 +194,8 @@ class Caller:
 
     def _array(self, x: Any, label: str, case: Case, name: str) -> np.ndarray:
         try:
+            if isinstance(x, list) and self.check.kind == "integral":
+                x = np.asarray(x)  # ids may stand in a list
             if type(x) in (np.matrix, np.ma.MaskedArray):
                 raise TypeError
             home = library(x)

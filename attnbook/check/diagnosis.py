@@ -77,15 +77,12 @@ def explain(
     if simple and simple.name != "result scaled":  # two that cancel each other may give the same
         return (simple,)
     seen = [(m, way) for m, way in ways if WHOLE not in way and _shows(check, way, attempts)]
-    rounded = None if simple else _rounded(attempts)
-    if rounded:
-        return (rounded,)
     pairs = _in_time(_pairs(check, seen))
     for mistakes, way in _candidates(check, pairs, attempts):
         if _matches(check, way, attempts):
             return mistakes
-    multiple = simple or related(check, attempts, multiples)
-    return (multiple,) if multiple else _beside(check, ways, attempts)
+    near = simple or related(check, attempts, multiples) or _rounded(attempts)
+    return (near,) if near else _beside(check, ways, attempts)
 
 
 def _in_order(attempts: list[Attempt]) -> list[Attempt]:

@@ -11,8 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from attnbook.check import diagnosis
 from attnbook.check.calls import PRETTY, Attempt, Finding
-from attnbook.check.diagnosis import PATIENCE, explain, is_patient
+from attnbook.check.diagnosis import explain, is_patient
 from attnbook.check.report import FailingCase, names_in
 from attnbook.check.sandbox import describe_error, error_text, is_deliberate
 from attnbook.check.steps import Case, Check, Stage, Values, agree, difference
@@ -79,10 +80,8 @@ def finding_of_results(
         )
     message = f"{_described(check, smallest, again)}{_partly(check, shown)}"
     if not is_patient():
-        message += (
-            " No single mistake that the check knows explains them. The search for two at once "
-            f"ended after {PATIENCE:g} seconds of computing."
-        )
+        seconds = f"{diagnosis.PATIENCE:g} seconds of computing"
+        message += f" The search for two mistakes at once ended after {seconds}."
     return Finding(None, message, detail, shown.failing)
 
 

@@ -27,7 +27,7 @@ from cases import WEEKLY, every_day
 
 import attnbook as ab
 from attnbook import check
-from attnbook.check import engine
+from attnbook.check import diagnosis, engine
 from attnbook.check.findings import AT_ONCE
 from attnbook.check.steps import agree
 
@@ -157,6 +157,7 @@ BOTH = [(name, both) for name, doubles in DOUBLES.items() for both in doubles]
 
 @pytest.mark.parametrize(("name", "both"), every_day(BOTH[::5], BOTH))
 def test_two_mistakes_at_once_are_named(name, both, monkeypatch):
+    monkeypatch.setattr(diagnosis, "PATIENCE", 600.0)  # on a slow machine as on a fast one
     if name in sketch_answers.WRONG:
         monkeypatch.setattr(engine, "present", lambda: ["numpy"])
     report = run(name, DOUBLES[name][both])

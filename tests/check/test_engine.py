@@ -31,7 +31,7 @@ from report_table import assert_report, report_rows
 
 import attnbook
 from attnbook import check
-from attnbook.check import diagnosis, engine, findings, sandbox
+from attnbook.check import diagnosis, engine, findings, normalization, sandbox
 from attnbook.check.report import FailingCase
 from attnbook.check.steps import Case, Check, Mistake, Stage, close, draw, tolerances
 
@@ -1008,6 +1008,42 @@ def test_a_long_line_is_cut():
 def test_pairs_are_bounded_by_a_count(monkeypatch):
     monkeypatch.setattr(diagnosis, "MOST_PAIRS", 0)
     assert engine.run(toy(), lambda x: x + 2, 9).mistakes == ()
+
+
+def test_the_search_for_pairs_ends_after_seconds_of_computing_and_says_so(monkeypatch):
+    said = "The search for two mistakes at once ended after 0 seconds of computing."
+    assert engine.run(toy(), lambda x: x + 2, 9).mistakes == ("not doubled", "two added")
+    monkeypatch.setattr(diagnosis, "PATIENCE", 0.0)
+    assert engine.run(toy(), lambda x: x + 1, 9).mistake == "not doubled"
+    for report in (engine.run(toy(), lambda x: x + 2, 9), engine.either({"a": toy()}, abs, 9)):
+        assert report.mistakes == ()
+        assert said in report.message
+
+
+def test_searches_within_one_report_share_their_seconds(monkeypatch):
+    clock = itertools.count()
+    monkeypatch.setattr(diagnosis, "computed", lambda: float(next(clock)))
+    with diagnosis.patience():
+        while diagnosis.is_patient():
+            pass
+        with diagnosis.patience():
+            assert not diagnosis.is_patient()
+    with diagnosis.patience():
+        assert diagnosis.is_patient()
+
+
+@pytest.mark.parametrize(("dtype", "digits"), [("float16", "three"), ("float32", None)])
+def test_numbers_that_were_rounded_to_16_bits_are_told(dtype, digits, monkeypatch):
+    monkeypatch.setattr(engine, "present", lambda: ["numpy"])
+    report = engine.run(TIMES_5, lambda x: (5 * x).astype(dtype).astype(x.dtype), 9)
+    assert report.mistake == (digits and f"equal to {digits} digits")
+
+
+def test_a_sum_of_weights_is_shown_with_the_digits_that_tell_it_from_one():
+    case = Case({"x": np.ones((1, 2))})
+    sentence = normalization.rows_sum_to_one(case, (np.array([[0.5, 0.50003]]),), None)
+    assert "here a sum is 1.00003" in sentence
+    assert normalization.rows_sum_to_one(case, (np.array([[0.5, 0.5]]),), None) is None
 
 
 def test_a_way_must_name_steps():
