@@ -35,6 +35,10 @@ def check_array(name: str, x: Array) -> None:
         layout = "nested"
     if layout != "strided":
         raise TypeError(f"{name} must be dense, got a {layout} array")
+    # records of several fields, and FP8, in which no library computes
+    kind = dtype_name(x.dtype)
+    if kind.startswith("float8") or getattr(x.dtype, "type", None) is np.void:
+        raise TypeError(f"{name} must have a dtype to compute in, got {kind}")
 
 
 def check_same_home(name: str, x: Array, like_name: str, like: Array) -> None:

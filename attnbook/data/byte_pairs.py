@@ -232,13 +232,26 @@ class BytePairs:
 def _merged(ids: Iterable[int], joined: Mapping[Pair, int]) -> list[int]:
     """Return `ids` after all the merges that `joined`, pair to new id, has for them.
 
-    A merge that was learned earlier has a smaller new id, and goes first.
+    A merge that was learned earlier has a smaller new id, and goes first, from left to right.
+    Cost: O(n log n) for n ids.
     """
     ids = list(ids)
-    while found := [(joined[pair], pair) for pair in itertools.pairwise(ids) if pair in joined]:
-        new, pair = min(found)
-        ids = _merge(ids, pair, new)
-    return ids
+    left, right = list(range(-1, len(ids) - 1)), list(range(1, len(ids) + 1))  # the neighbours
+    heap = [(joined[x], i) for i, x in enumerate(itertools.pairwise(ids)) if x in joined]
+    heapq.heapify(heap)
+    while heap:
+        new, i = heapq.heappop(heap)
+        j = right[i]
+        if j == len(ids) or joined.get((ids[i], ids[j])) != new:
+            continue  # a merge before this one took one of the two
+        ids[i], ids[j], right[i] = new, -1, right[j]
+        if right[i] < len(ids):
+            left[right[i]] = i
+        # what is new to its neighbours has a larger id, and its turn comes later
+        for begin, end in ((left[i], i), (i, right[i])):
+            if begin >= 0 and end < len(ids) and (ids[begin], ids[end]) in joined:
+                heapq.heappush(heap, (joined[ids[begin], ids[end]], begin))
+    return [x for x in ids if x >= 0]
 
 
 def _merge(ids: list[int], pair: Pair, new: int) -> list[int]:

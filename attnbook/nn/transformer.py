@@ -131,8 +131,10 @@ class Decoder(_Stack, DecodingModule, kind=DecoderWeights):
 class Transformer(DroppingModule, kind=TransformerWeights):
     """The whole model with the arrays of `TransformerWeights` as parameters.
 
-    An encoder-decoder, or a language model where `weights` has no encoder. What is shared, one
-    embedding for source and target or for target and output, is one parameter.
+    An encoder-decoder, or a language model where `weights` has no encoder. Weights without a
+    `source_embedding` or an `output` share the target's embedding, which is then one parameter. An
+    array that stands in two fields becomes two parameters, which training moves apart, and so it
+    does in a file: to tie two fields leave the second None.
 
     Parameters
     ----------

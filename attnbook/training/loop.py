@@ -178,6 +178,8 @@ def evaluate(
     >>> round(evaluate(Uniform(1, 1), [Batches(None, [[3, 4]], batch_size=1)(0)]), 4)  # log 7
     1.9459
     """
+    if loss is not None and not callable(loss):
+        raise TypeError(f"loss must be callable, got {type(loss).__name__}")
     device = _device(model)
     total, tokens = 0.0, 0
     with evaluating(model):
