@@ -34,6 +34,8 @@
   const named = (hash) => document.getElementById(decodeURIComponent(hash.slice(1)));
   const topOf = (element) => element.getBoundingClientRect().top;
 
+  const blocksOf = (section) => [...(section?.children ?? [])].filter((each) => !each.matches(".live-files")); // which comes late
+
   function layOutTo(element) {
     for (let fold = element.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
     for (const section of document.querySelectorAll(".bd-article section > section")) {
@@ -66,8 +68,8 @@
   function place() {
     const text = document.querySelector(".bd-article");
     const section = text && document.elementFromPoint(text.getBoundingClientRect().left + 40, HEAD)?.closest("section[id]");
-    const block = [...(section?.children ?? [])].findIndex((each) => each.getBoundingClientRect().bottom > HEAD);
-    return block < 0 ? null : [section.id, block, HEAD - topOf(section.children[block])];
+    const block = blocksOf(section).findIndex((each) => each.getBoundingClientRect().bottom > HEAD);
+    return block < 0 ? null : [section.id, block, HEAD - topOf(blocksOf(section)[block])];
   }
 
   addEventListener("pagehide", () => {
@@ -89,7 +91,7 @@
 
   listen.call(document, "DOMContentLoaded", () => {
     const [id, block, above] = before() ?? [];
-    const last = document.getElementById(id)?.children[block];
+    const last = blocksOf(document.getElementById(id))[block];
     const asked = named(location.hash);
     if (last) land(last, above);
     else if (asked?.closest(".bd-article")) land(asked);

@@ -221,7 +221,7 @@
       this.line = make("p", { role: "status" });
       this.stopper = make("button", { type: "button", onclick: () => python.stop() }, "Stop");
       this.again = make("button", { type: "button", onclick: () => python.restart() }, "Restart");
-      this.clock = make("span", { class: "live-clock", "aria-hidden": "true" }); // a reader that speaks would never end
+      this.clock = make("span", { class: "live-clock", "aria-hidden": "true" });
       this.meter = make("progress", { "aria-label": "Loaded", hidden: "" });
       const parts = [this.line, this.meter, this.clock, this.stopper, this.again];
       this.box = make("section", { class: "live-foot", "aria-label": "Python in this page" }, ...parts);
@@ -610,7 +610,6 @@
   document.addEventListener("DOMContentLoaded", () => {
     bar.build();
     for (const box of document.querySelectorAll(".cell.live")) cells.push(new Cell(box, cells.filter((c) => !c.answer).length));
-    // The answer to a task stands before the cell of its solution.
     for (const [i, cell] of cells.entries()) if (cell.id.startsWith("answer-task")) cell.solution = cells[i + 1];
     buildFiles();
   });
