@@ -36,8 +36,9 @@ def check_array(name: str, x: Array) -> None:
     if layout != "strided":
         raise TypeError(f"{name} must be dense, got a {layout} array")
     # records of several fields, and FP8, in which no library computes
-    kind = dtype_name(x.dtype)
-    if kind.startswith("float8") or getattr(x.dtype, "type", None) is np.void:
+    dtype: Any = x.dtype  # type: ignore[union-attr]  # the guard above narrows to a bare protocol
+    kind = dtype_name(dtype)
+    if kind.startswith("float8") or getattr(dtype, "type", None) is np.void:
         raise TypeError(f"{name} must have a dtype to compute in, got {kind}")
 
 

@@ -189,12 +189,13 @@ def _linked(node, symbols, follow):
         return False, {len(symbols) - 1}, {len(symbols) - 1}
     kind, inside, *counts = node
     if kind == "repeat":
-        return _repeated(inside, *counts, symbols, follow)
+        least, most = counts
+        return _repeated(inside, least, most, symbols, follow)
     if kind == "or":
         parts = [_linked(one, symbols, follow) for one in inside]
         firsts, lasts = ({x for part in parts for x in part[k]} for k in (1, 2))
         return any(part[0] for part in parts), firsts, lasts
-    nullable, first, last = True, set(), set()
+    nullable, first, last = True, set[int](), set[int]()
     for one in inside:
         empty, begins, ends = _linked(one, symbols, follow)
         for position in last:
@@ -210,7 +211,7 @@ def _repeated(node, least, most, symbols, follow):
 
     If the node matches nothing, empty copies are left out, so that any number of copies will do.
     """
-    empty, first, last, ends = least == 0, set(), set(), set()
+    empty, first, last, ends = least == 0, set[int](), set[int](), set[int]()
     for i in range(max(least, 1) if most is None else most):
         nullable, begins, finish = _linked(node, symbols, follow)
         empty |= nullable
