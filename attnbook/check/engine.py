@@ -169,8 +169,9 @@ class Examination:
         for name, finding in wrong.items():
             differs = f"right on {where}; on {PRETTY[name]} its result differs. {finding.detail}"
             self.calls.remarks[name] = [f"{differs} {ONE_NAME}".replace("  ", " ")]
-            self.general += self.calls.remarks[name]
-            message = f"agrees with the reference on {where} arrays, but not on {PRETTY[name]}'s"
+            if not finding.mistake:  # else its name returns something else there, as x.max(-1) does
+                self.general += self.calls.remarks[name]
+                message = f"{message} on {where} arrays, but not on {PRETTY[name]}'s"
         for name, problem in raised.items():
             text = describe_error(problem.error)
             self.calls.remarks[name] = [f"right on {where}; on {PRETTY[name]} it raises {text}."]
@@ -302,9 +303,10 @@ class Examination:
             self.calls.remark(name, findings.remark_beyond(self.check, optional, error, finding))
             return [attempt for attempt in returned if not attempt.wrong]
         if wrong and self.settled:
-            smallest = min(wrong, key=lambda attempt: attempt.case.size)
+            fits = [attempt for attempt in wrong if attempt.fits]
+            smallest = min(fits or wrong, key=lambda attempt: attempt.case.size)
             detail = difference(self.check, smallest.case, smallest.values, smallest.expected)
-            raise Found(Finding(None, "", detail))
+            raise Found(Finding(None if fits else "another shape", "", detail))
         if wrong:
             finding = self._diagnose(wrong, returned + passed, name, self._later(name))
             raise Found(findings.beyond_the_first(finding, stage.may_raise))

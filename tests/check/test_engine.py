@@ -543,12 +543,21 @@ def by_var(x, gain, bias):
     return (x - x.mean(-1)[..., None]) / (x.var(-1)[..., None] + 1e-5) ** 0.5 * gain + bias
 
 
+def with_a_maximum(x):
+    e = np.exp(x - np.asarray(x.max(axis=-1, keepdims=True)))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
 def test_what_differs_in_pytorch_is_shown_and_what_raises_there_is_not():
     need_torch()
     shown = " ".join(repr(check.layer_norm(by_var)).split())
     assert shown.startswith("✓ layer_norm: agrees with the reference on NumPy arrays, but not on")
     assert "divides by n in NumPy and by n − 1 in" in shown
     assert "PyTorch" not in repr(check.softmax(answers.loop_softmax))
+    # a name that returns something else there, as max does with its indices, says nothing of NumPy
+    report = check.softmax(with_a_maximum)
+    assert "PyTorch" not in repr(report)
+    assert "on PyTorch its result differs" in " ".join(report.library_remarks)
 
 
 def test_a_wrong_result_in_numpy_is_part_of_what_is_shown():
