@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from attnbook.course.blanks import blanks, filled, is_numbers, nothing, passed_on, wrong
 from attnbook.course.exercises import Exercise
 from attnbook.course.hidden import checks_of, is_report, outcome, seed_of, share_of
+from attnbook.course.jupyter import UNREADABLE
 from attnbook.course.limits import bounded
 from attnbook.course.parents import Parents
 from attnbook.course.session import THEIRS, USUAL, Ending, Limits, Session
@@ -22,9 +23,6 @@ MISSING = "is missing"
 LEAST, TIMES = 3, 20
 """An answer has so many seconds of computing and so many times those of the solution, but never
 more than the limit."""
-
-UNREADABLE = SyntaxError, ValueError, RecursionError, MemoryError
-"""What Python raises where it cannot read a program, or a sum of a thousand terms is too deep."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +92,7 @@ def mark(
                 # what the check raises of a stand-in says nothing of the answer
                 stopped = bool(notes) and not is_theirs(error)
                 said = "The check cannot go on." if stopped else ended(error)
+                said = f"{said} {session.raised}".strip()
                 return Mark(exercise.label, 0.0, ("raises",), _after(notes, said), kept)
         ending, kept = session.ending, session.kept
     if ending.name:
@@ -106,6 +105,8 @@ def mark(
     if share < 1 and not mistakes:
         mistakes = ("wrong",) if share == 0 else ("partly wrong",)
     said = " ".join(sentences) or (PASSED if share == 1 else _in_words(found, solution.found))
+    if share < 1 and session.raised:
+        said = f"{said} {session.raised}"
     mistakes = () if share == 1 else mistakes
     return Mark(exercise.label, share, mistakes, _after(notes, said), kept)
 

@@ -12,6 +12,13 @@ from docutils import nodes
 SKIPPED = {"comment", "target", "raw", "index", "substitution_definition", "colspec", "svg"}
 
 
+@dataclass(frozen=True)
+class Answer:
+    """An empty cell for the answer to the exercise with this label."""
+
+    label: str
+
+
 @dataclass
 class Cells:
     """The cells of a notebook, as text or as the place of a code cell in the record.
@@ -26,8 +33,8 @@ class Cells:
         The address of the site, or an empty string: then other pages are named and not linked.
     chapters : set of str
         Pages that are notebooks, which lie beside this one.
-    cells : list of str or int
-        Markdown, or the place of a code cell in the record.
+    cells : list of str, int or Answer
+        Markdown, the place of a code cell in the record, or an empty cell.
     cited : dict
         What is cited, in full, by the words that cite it.
     """
@@ -71,7 +78,7 @@ class Cells:
             else:
                 if _is(child, "solution_node"):
                     self._text("*Your answer:*")
-                    self.cells.append("answer")
+                    self.cells.append(Answer(child["target_label"]))
                 self._text(self.block(child))
 
     def blocks(self, node) -> str:
