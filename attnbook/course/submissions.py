@@ -19,6 +19,9 @@ OURS = re.compile("(answer|task|given|check|visible|hidden)-")
 MOST_NAMED = 5
 """Files of other kinds that a sentence names."""
 
+MOST_ANSWERS = 20
+"""Answers of a student to one exercise that are looked at."""
+
 OF_SYSTEMS = (
     re.compile(r"(?P<student>.+?)_(?P<id>\d+)_assignsubmission_(?:file|onlinetext)_?(?P<name>.*)"),
     re.compile(r"(?P<student>[^_]+)(?:_LATE)?_(?P<id>\d+)_\d+_(?P<name>.+)"),
@@ -150,7 +153,7 @@ def _read(
 ) -> list[tuple[Piece, str, bool]]:
     """Return pieces with their code as Python, and whether it is a student's own."""
     found = []
-    for piece in pieces:
+    for piece in pieces[:MOST_ANSWERS]:
         try:
             code = as_python(piece.code)
         except ImportError as error:
