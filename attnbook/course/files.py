@@ -273,5 +273,6 @@ def _is_own(one: zipfile.ZipInfo) -> bool:
     """Return whether this is a file, and in no folder that is passed over."""
     folders = one.filename.split("/")[:-1]
     is_link = stat.S_ISLNK(one.external_attr >> 16)
-    is_foreign = any((name.startswith(".") and name != ".") or name in FOREIGN for name in folders)
+    hidden = (name.startswith(".") and name.strip(".") for name in folders)
+    is_foreign = any(hidden) or not FOREIGN.isdisjoint(folders)
     return not one.is_dir() and not is_link and not is_foreign

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from attnbook.course.assignments import assertions, task
+from attnbook.course.assignments import ALLOWED, assertions, task
 from attnbook.course.blanks import blanks
 from attnbook.course.borrowed import first_line
 from attnbook.course.exercises import Exercise
@@ -77,7 +77,7 @@ def release(chapters: Iterable[str], folder: Path) -> list[str]:
 
 def notebook(exercises: list[Exercise], secret: str) -> dict[str, Any]:
     """Return the source notebook of a chapter, as nbformat has it."""
-    title = f"# Assignment: {exercises[0].chapter}\n\nRun the cells in order. {HELPERS}"
+    title = f"# Assignment: {exercises[0].chapter}\n\nRun the cells in order. {HELPERS}\n\n{' '.join(ALLOWED)}"
     cells = [_cell("markdown", title, "title")]
     for exercise in exercises:
         cells += _cells(exercise, secret)
