@@ -77,7 +77,8 @@ def release(chapters: Iterable[str], folder: Path) -> list[str]:
 
 def notebook(exercises: list[Exercise], secret: str) -> dict[str, Any]:
     """Return the source notebook of a chapter, as nbformat has it."""
-    title = f"# Assignment: {exercises[0].chapter}\n\nRun the cells in order. {HELPERS}\n\n{' '.join(ALLOWED)}"
+    words = ["Run the cells in order.", HELPERS, *ALLOWED]
+    title = f"# Assignment: {exercises[0].chapter}\n\n{' '.join(words)}"
     cells = [_cell("markdown", title, "title")]
     for exercise in exercises:
         cells += _cells(exercise, secret)

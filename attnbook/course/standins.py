@@ -185,7 +185,7 @@ class StandIn:
         """Run a submission, a statement at a time, and return the first error.
 
         What was bound before an error stays bound. A statement that asks for what is not at hand,
-        or that the system refuses, is passed over.
+        such as a file or the network, is passed over.
         """
         try:
             tree = ast.parse(source, FILE)
@@ -209,7 +209,7 @@ class StandIn:
                 exec(code, space)
             except BaseException as error:
                 first = first or error
-                is_refused = isinstance(error, (NotAtHand, PermissionError))
+                is_refused = isinstance(error, (NotAtHand, OSError))
                 if not (is_refused or (isinstance(error, Exception) and Absent.uses > before)):
                     break
         return first
