@@ -20,11 +20,11 @@ from attnbook.course.assignments import assertions, task
 from attnbook.course.blanks import blanks
 from attnbook.course.borrowed import first_line
 from attnbook.course.exercises import Exercise
+from attnbook.course.files import CELL
 from attnbook.course.hidden import redrawn, reseeded, seed_of
 from attnbook.course.installing import first_cell
 from attnbook.course.judge import Solved, solved
 from attnbook.course.sizes import resized
-from attnbook.course.submissions import CELL
 
 SOLUTION = "### BEGIN SOLUTION", "### END SOLUTION"
 HIDDEN = "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"
