@@ -21,8 +21,7 @@ NOTEBOOKS := $(wildcard book/*.ipynb)
 LONGEST := $(filter %/backpropagation.ipynb %/training.ipynb %/sketch.ipynb %/estimators.ipynb,$(NOTEBOOKS))
 # Workers share the cores, so each computes with one thread; one more waits for what it started.
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -p no:logging --tb=short -n 3
-DOCTESTS := --doctest-modules --doctest-ignore-import-errors attnbook \
-	--ignore attnbook/train.py --ignore attnbook/checkpoint.py  # former names, which warn
+DOCTESTS := --doctest-modules --doctest-ignore-import-errors attnbook
 
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 WHAT := $(addprefix -c ,$(CONSTRAINTS)) -e
@@ -31,7 +30,7 @@ install = $(BIN)/uv pip install --quiet --python $(BIN)/python $(WHAT) $(1) || $
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help book serve learner course pdf environment models test chapters changed elsewhere cells notebooks lint \
+.PHONY: help book serve learner course exam pdf environment models test chapters changed elsewhere cells notebooks lint \
 	mutants clean
 
 help:  ## list what can be made
@@ -75,11 +74,14 @@ serve: $(SITE)  ## show the site at http://localhost:8000 (PORT=8000)
 	@echo "Open http://localhost:$(PORT), stop with Ctrl+C"
 	@$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
 
-learner: $(SITE)  ## the chapters as notebooks for plain Jupyter, VS Code, Colab and Kaggle
+learner: $(SITE)  ## the chapters as notebooks for plain Jupyter, VS Code, Colab and Kaggle, and the package
 	@echo "The notebooks are in $(CURDIR)/$(dir $(SITE))notebooks"
 
 course: .venv/.test $(SITE)  ## assignments of all chapters, for students and for teachers
 	$(BIN)/python -m attnbook course
+
+exam: .venv/.made  ## print an exam without its answers (ONLY='1 11 19', ONLY=mid-term, ONLY='final --answers')
+	@$(BIN)/python tools/exam_paper.py $(ONLY)
 
 pdf: $(SITE) | .venv/.pdf  ## print the book into _build/attnbook.pdf (wants Chromium)
 	$(BIN)/python tools/print_book.py $(dir $(SITE)) _build/attnbook.pdf
@@ -123,5 +125,8 @@ mutants: .venv/.mutants  ## break the code in many small ways and list what no t
 	ATTNBOOK_WEEKLY=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/mutmut run --max-children 2
 	$(BIN)/mutmut results
 
-clean:  ## remove what was built and measured, but not the environment
-	rm -rf _build .pytest_cache .hypothesis .mypy_cache .ruff_cache htmlcov dist mutants .coverage .coverage.*
+clean:  ## remove what was built and measured, but not the environment nor the secret of the course
+	@# without the secret nobody's variants can be graded any more
+	@test ! -d _build || find _build -mindepth 1 -maxdepth 1 ! -name course-secret.txt -exec rm -rf {} +
+	@rmdir _build 2>/dev/null || true
+	rm -rf .pytest_cache .hypothesis .mypy_cache .ruff_cache htmlcov dist mutants .coverage .coverage.*

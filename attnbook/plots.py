@@ -15,9 +15,9 @@ try:
     from cycler import cycler
     from matplotlib import pyplot
 except ImportError as error:
-    raise ImportError("attnbook.plots needs matplotlib: pip install 'attnbook[plots]'") from error
+    raise ImportError("attnbook.plots needs matplotlib: pip install matplotlib") from error
 
-from attnbook.arrays.arguments import check_array, check_bool
+from attnbook.arrays.arguments import check_array, check_bool, check_positive
 from attnbook.arrays.move import move
 
 PAPER = "#fbfaf7"
@@ -166,7 +166,9 @@ def heatmap(
     if not isinstance(ax, pyplot.Axes):
         raise TypeError(f"ax must be matplotlib Axes, got {type(ax).__name__}")
     finite = np.isfinite(matrix)
-    if limit is None:
+    if limit is not None:
+        limit = check_positive("limit", limit)
+    else:
         limit = float(np.abs(matrix[finite]).max(initial=0)) or 1.0
     ax.imshow(
         np.where(finite, matrix, np.nan),

@@ -66,8 +66,8 @@ HALF_N, QUICK_HALF_N = (256, 512, 1024, 2048), 128
 BFLOAT16_N, QUICK_BFLOAT16_N = (256, 1024, 4096, 8192), (128,)
 ROUNDS = {1e9: 15, 1e10: 9, 8e10: 5, float("inf"): 3}  # for fewer operations than this, on a CPU
 PLAIN = ("tiled", "threads", "cupy_tiled")
-FAST = ("numba", "packed", "triton", "gluon", exact_peers.SDPA)
-PAIRED = ("packed", "triton", "gluon", exact_peers.SDPA)  # in `bfloat16`
+FAST = ("numba", "packed", "triton", exact_peers.SDPA)
+PAIRED = ("packed", "triton", exact_peers.SDPA)  # in `bfloat16`
 
 LONG, LONG_ROUNDS, PAUSE = 0.25, 3, 0.03  # see METHODS
 
@@ -96,8 +96,7 @@ METHODS = {
     "alone": (
         "On a GPU, rungs that might end the measurement come after all others, and then "
         "FlexAttention: each beside SDPA alone, whose second row is not written. In `skipping` "
-        "every candidate is beside itself alone. A rung that must be found right on the GPU first "
-        "is left out until it was looked at there, and does not run where it was found wrong."
+        "every candidate is beside itself alone."
     ),
     "backend": "Of SDPA, which of its implementations ran: its own choice, or the one forced.",
     "left out": (
@@ -169,7 +168,7 @@ def _step(problem: Problem, *, alone: str = "", **options: Any) -> Step:
     named = {name: about[name] for name in ("n", "width", "dtype", "is_causal", "backward")}
     named |= {"implementation": alone} if alone else {}
     run = partial(rows, problem, alone=alone, **options)
-    return Step(named, problem.flops, run, exact_candidates.lacks(alone))
+    return Step(named, problem.flops, run)
 
 
 def goals(*, quick: bool, log: Callable[[str], None]) -> list[Step]:
@@ -238,7 +237,6 @@ def skipping(device: str, *, quick: bool, log: Callable[[str], None]) -> list[St
             {"implementation": name, "n": n, "dtype": DTYPE[device]},
             problems[0].flops,
             partial(_measured, pair, problems[0], {"is_causal": False}, {}, **given),
-            exact_candidates.lacks(name),
         )
         for name, pair in pairs.items()
     ]
@@ -258,7 +256,7 @@ def half(device: str, *, quick: bool, log: Callable[[str], None]) -> list[Step]:
     if not quick and device == "cpu" and "torch" in inputs.libraries(device):
         n = harness.affordable(HALF_N, one_call, power=2)
         log(f"half: n = {n}, as large as bfloat16 allows here")
-    only = (*FAST, "cupy_naive", "cupy_tiled")
+    only = (*FAST, "cupy_tiled")
     problems = [Problem(device, dtype, n, **shape(device, n, 64)) for dtype in HALF]
     return steps(problems, quick=quick, log=log, only=only)
 
@@ -274,7 +272,7 @@ def bfloat16(device: str, *, quick: bool, log: Callable[[str], None]) -> list[St
         ]
         about = {"n": n, "is_causal": is_causal} | ({"implementation": alone} if alone else {})
         run = partial(_paired, pair, alone, quick=quick, log=log)
-        found.append(Step(about, pair[0].flops, run, exact_candidates.lacks(alone)))
+        found.append(Step(about, pair[0].flops, run))
     return found
 
 
@@ -313,8 +311,7 @@ def _present(
 ) -> list[harness.Candidate]:
     """Return who is measured side by side: one of those that are measured alone, or no such one."""
     if alone:
-        given = (exact_peers.SDPA, alone) if exact_candidates.runs(alone) else (alone,)
-        return _taking_part(problem, only=given, flex=alone == exact_peers.FLEX)
+        return _taking_part(problem, only=(exact_peers.SDPA, alone), flex=alone == exact_peers.FLEX)
     late = exact_candidates.alone(problem.device)
     found = _taking_part(problem, only=only, flex=flex)
     return [one for one in found if one.about["implementation"] not in late]

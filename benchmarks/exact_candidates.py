@@ -5,8 +5,7 @@ from functools import partial
 from typing import Any
 
 from attnbook import attention, kernels
-from attnbook.kernels.backends import DOCTOR
-from attnbook.kernels.verification import NOT_FINISHED, RIGHT, verdict_on
+from attnbook.kernels.verification import RIGHT, verdict_on
 from benchmarks import exact_peers, harness, inputs
 from benchmarks.exact_problem import Arrays, Entry, Problem, arrays
 
@@ -51,48 +50,22 @@ def _rungs(problem: Problem, arrays: Arrays) -> Iterator[Entry]:
             function = partial(attention, is_causal=problem.is_causal, impl=kernel.name)
             about: dict[str, Any] = {"implementation": kernel.name, "library": library}
             run = exact_peers.call(function, arrays.of(library))
-            if not runs(kernel.name):
-                run = partial(_refuse, kernel.name)
             yield Entry(about, run)
-
-
-def runs(name: str) -> bool:
-    """Return whether a candidate may run: one that waits for a verdict was found right here."""
-    kernel = kernels.KERNELS.get(name)
-    return kernel is None or not kernel.gated or verdict_on(name) == RIGHT
-
-
-def lacks(name: str) -> str:
-    """Return what a candidate must wait for: the verdict on this device; else nothing."""
-    if runs(name):
-        return ""
-    verdict = verdict_on(name)
-    is_known = verdict and not verdict.startswith(NOT_FINISHED)
-    return "" if is_known else f"not verified on this device: {DOCTOR}"
-
-
-def _refuse(name: str) -> Any:
-    raise RuntimeError(lacks(name) or f"not right on this device: {verdict_on(name)}")
 
 
 def alone(device: str) -> tuple[str, ...]:
     """Return the rungs that are measured after all others, each beside SDPA alone.
 
-    They may hang or end the GPU for this process: first those that run only once they are verified
-    on this device, verified or not, so that their rows have the same place before and after; then
-    those that should be right on any GPU but were not found so on this one.
+    They may hang or end the GPU for this process: those that should be right on any GPU but were
+    not found so on this one.
     """
     if device != "cuda":
         return ()
-    gated, doubtful = [], []
-    for kernel in kernels.LADDER:
-        if kernel.device != "cuda":
-            continue
-        if kernel.gated:
-            gated.append(kernel.name)
-        elif verdict_on(kernel.name) != RIGHT:
-            doubtful.append(kernel.name)
-    return (*gated, *doubtful)
+    return tuple(
+        kernel.name
+        for kernel in kernels.LADDER
+        if kernel.device == "cuda" and verdict_on(kernel.name) != RIGHT
+    )
 
 
 def takes(name: str, problem: Problem) -> bool:

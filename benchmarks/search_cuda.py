@@ -3,40 +3,31 @@
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from attnbook.hashing import plan
-from attnbook.sketch import cuda_graph
 from benchmarks import inputs, search_planted, search_rivals
 from benchmarks.search_planted import DISTANCE, about, asking, planted, timed, told
-from benchmarks.search_rivals import BATCH, SKETCH
+from benchmarks.search_rivals import BATCH
 from benchmarks.tables import Step
 
 PLANS = ((0.01, None), (0.007, None), (0.01, 16))  # δ, and projections, else the planner's
 BUILDS, QUICK_BUILDS = 7, 2
-GRAPH = f"{SKETCH}, CUDA graph"
-
-
-def by_graph(rival: search_rivals.Rival) -> search_rivals.Rival:
-    """Return the sketch of a rival, asked one query at a time by a CUDA graph captured once."""
-    graph = functools.cache(cuda_graph.QueryGraph)
-    return replace(rival, implementation=GRAPH, ask=lambda sketch, query: graph(sketch).ask(query))
 
 
 def million(*, quick: bool, log: Callable[[str], None], device: str = "cuda") -> list[Step]:
-    """Return the steps of batches, of single queries, and of single queries by a CUDA graph.
+    """Return the steps of batches and of single queries.
 
     They are asked of the sketch by several plans, and of exact attention by PyTorch. The kernels
     look into one bucket a table. Queries lie on the GPU before the clock starts.
     """
     ready = functools.cache(partial(_rivals, quick, device))
 
-    def rows(mode: str, graphs: bool = False) -> list[dict[str, Any]]:
+    def rows(mode: str) -> list[dict[str, Any]]:
         data, exact, sketches = ready()
         query, neighbour = data.test
-        rivals = [by_graph(one) for one in sketches] if graphs else [*exact, *sketches]
+        rivals = [*exact, *sketches]
         asks = {(mode, i): asking(one, query, mode) for i, one in enumerate(rivals)}
         if exact:  # PyTorch's own function, in a batch
             asks.setdefault(("batch", 0), asking(exact[0], query, "batch"))
@@ -52,11 +43,7 @@ def million(*, quick: bool, log: Callable[[str], None], device: str = "cuda") ->
             log(f"million: {told(row)}")
         return found
 
-    found = [Step({"mode": mode}, 1, partial(rows, mode)) for mode in ("batch", "single")]
-    if device != "cpu":
-        graph = {"mode": "single", "implementation": GRAPH}
-        found.append(Step(graph, 1, partial(rows, "single", graphs=True)))
-    return found
+    return [Step({"mode": mode}, 1, partial(rows, mode)) for mode in ("batch", "single")]
 
 
 def _rivals(

@@ -31,7 +31,6 @@ class Step(NamedTuple):
     about: Mapping[str, Any]  # what tells it from the others of its table
     work: float  # about how much, in any unit that the steps of a table share
     run: Callable[[], list[dict[str, Any]]]  # returns its rows
-    lacks: str = ""  # what must be there before it can run; without it, it is left out
 
 
 def is_left_out(row: Mapping[str, Any]) -> bool:
@@ -132,10 +131,6 @@ class Tables:
             left = self.seconds - spent
             wanted = expected(seen, step.work)
             title = f"{name} {i + 1} of {len(todo)}, {shown(step.about)}"
-            if step.lacks:
-                row["reason"] = f"{LEFT_OUT}{step.lacks}"
-                self.log(f"{title}: {row['reason']}")
-                continue
             if seen and wanted > left:
                 row["reason"] = (
                     f"{LEFT_OUT}it takes about {wanted:.0f} s, and {max(left, 0):.0f} s remain"

@@ -87,21 +87,18 @@ def build(library: Path, code: str, names: str, options: list[str]) -> None:
 
 
 class Traffic:
-    """What was sent to the GPU: kernels, graphs and functions of CuPy that make new arrays."""
+    """What was sent to the GPU: kernels and functions of CuPy that make new arrays."""
 
     def __init__(self):
         self.work: list[str] = []
         self.waits = 0
-        self.captured: list | None = None  # launches of the graph that is being captured
 
     def note(self, name: str) -> None:
         """Note a piece of work."""
-        assert self.captured is None, f"{name} in a capture"
         self.work.append(name)
 
     def wait(self) -> None:
         """Note that the host waits."""
-        assert self.captured is None, "a wait in a capture"
         self.waits += 1
 
 
@@ -296,10 +293,8 @@ class CupyOnCpu:
     def __init__(self, strided: bool = False):
         self.asked, self.strided = set(), strided
         self.seed = 0  # of the order in which threads run
-        self.streams = [Stream(is_null=True)]
         self.cuda = SimpleNamespace(
             Device=Device,
-            Stream=self.stream,
             get_current_stream=self.current_stream,
             alloc_pinned_memory=self.pinned,
             is_available=lambda: False,
@@ -316,7 +311,6 @@ class CupyOnCpu:
     def empty(self, shape: Any, dtype: Any = float) -> GpuArray:
         """Return an array full of what no result should be."""
         self.asked.add("empty")
-        assert TRAFFIC.captured is None, "an allocation in a capture"
         return GpuArray(shape, dtype)
 
     def argsort(self, x: GpuArray, axis: int = -1, kind: str | None = None) -> GpuArray:
@@ -325,15 +319,10 @@ class CupyOnCpu:
         TRAFFIC.note("argsort")
         return GpuArray.of(np.argsort(on_host(x), axis=axis, kind="stable"))
 
-    def stream(self, non_blocking: bool = False) -> "Stream":
-        """Return a new stream."""
-        self.asked.add("cuda.Stream")
-        return Stream(self.streams)
-
     def current_stream(self) -> "Stream":
         """Return the stream that work goes to."""
         self.asked.add("cuda.get_current_stream")
-        return self.streams[-1]
+        return Stream()
 
     def pinned(self, n_bytes: int) -> "Pinned":
         """Return memory of the host that the GPU can reach, with anything in it."""
@@ -424,42 +413,10 @@ class Pinned(np.ndarray):
 
 
 class Stream:
-    """`cupy.cuda.Stream`, whose work is done at once, or noted while it is captured."""
-
-    def __init__(self, streams: list | None = None, is_null: bool = False):
-        self.streams, self.is_null = streams, is_null
-
-    def __enter__(self):
-        self.streams.append(self)
-        return self
-
-    def __exit__(self, *raised):
-        assert self.streams.pop() is self
+    """`cupy.cuda.Stream`, whose work is done at once."""
 
     def synchronize(self):
         TRAFFIC.wait()
-
-    def begin_capture(self):
-        assert not self.is_null, "the null stream cannot be captured"
-        assert self.streams[-1] is self, "work goes to another stream"
-        assert TRAFFIC.captured is None, "two captures at once"
-        TRAFFIC.captured = []
-
-    def end_capture(self):
-        launches, TRAFFIC.captured = TRAFFIC.captured, None
-        return Graph(launches)
-
-
-class Graph:
-    """`cupy.cuda.Graph`: launches with the arguments that they were captured with."""
-
-    def __init__(self, launches: list):
-        self.launches = launches
-
-    def launch(self):
-        TRAFFIC.note("graph")
-        for launch in self.launches:
-            launch()
 
 
 class Module:
@@ -487,22 +444,15 @@ class Module:
                 held.append(np.array(x))
                 addresses.append(held[-1].ctypes.data)
 
-        def run():
-            assert len(held) == len(addresses)  # they stay with the launch
-            self.cupy.seed += 1
-            error = self.kernels.launch(
-                name.encode(),
-                *(ctypes.c_uint(*grid), ctypes.c_uint(*block), ctypes.c_size_t(shared_mem)),
-                (ctypes.c_void_p * len(addresses))(*addresses),
-                *(ctypes.c_size_t(len(addresses)), ctypes.c_uint(self.cupy.seed)),
-            )
-            assert error is None, f"{name}: {error.decode()}"
-
-        if TRAFFIC.captured is not None:
-            TRAFFIC.captured.append(run)
-            return
         TRAFFIC.note(name)
-        run()
+        self.cupy.seed += 1
+        error = self.kernels.launch(
+            name.encode(),
+            *(ctypes.c_uint(*grid), ctypes.c_uint(*block), ctypes.c_size_t(shared_mem)),
+            (ctypes.c_void_p * len(addresses))(*addresses),
+            *(ctypes.c_size_t(len(addresses)), ctypes.c_uint(self.cupy.seed)),
+        )
+        assert error is None, f"{name}: {error.decode()}"
 
 
 class Function:

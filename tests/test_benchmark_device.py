@@ -330,7 +330,7 @@ def test_what_failed_is_tried_again_last_and_what_is_done_never(tmp_path):
 def test_where_verdicts_are_lost_the_rungs_are_compared_first(
     monkeypatch, tmp_path, before, verdict, begun
 ):
-    verdicts = {"gluon": verdict, "triton": "right"}
+    verdicts = {"cupy_tiled": verdict, "triton": "right"}
     monkeypatch.setattr(device_machine.verification, "names", lambda: tuple(verdicts))
     monkeypatch.setattr(device_machine.verification, "verdict_on", verdicts.__getitem__)
     called(tmp_path, Watched(seed_of(doctor=before)), tables=["doctor"])

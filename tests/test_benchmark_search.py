@@ -111,27 +111,6 @@ def test_a_million_on_a_gpu_is_kept_step_by_step(monkeypatch):
 
 
 @needs_numba
-def test_single_queries_by_a_graph_that_is_captured_once(data, monkeypatch):
-    graphs = []
-
-    class Graph:
-        def __init__(self, sketch):
-            graphs.append(sketch)
-
-        def ask(self, query):
-            return query + 1
-
-    monkeypatch.setattr(search_cuda.cuda_graph, "QueryGraph", Graph)
-    one = search_rivals.sketch(data.key, plan(701, 1e-2, 0.5, 8, 8))
-    graph = search_cuda.by_graph(one)
-    last = search_cuda.million(quick=True, log=print)[-1]  # after all others
-    assert graph.implementation == last.about["implementation"]
-    for query in data.test[0][:3]:
-        np.testing.assert_array_equal(graph.ask(graph.built(), query), query + 1)
-    assert graphs == [one.built()]
-
-
-@needs_numba
 def test_exact_rivals_return_the_neighbour(data):
     pytest.importorskip("torch", reason="PyTorch is not installed")
     query, row = data.test

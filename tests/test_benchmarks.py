@@ -285,16 +285,6 @@ def test_rows_of_another_commit_or_installation_are_not_mixed(clock, other, is_a
     assert again.record["table_seconds"] == {"rows": 27.0}
 
 
-def test_a_step_that_lacks_something_is_left_out_until_it_is_there(clock):
-    run = clock.taking(1.0, [{"n": 1}])
-    growing = tables.Tables({}, log=lambda line: None, clock=clock)
-    (row,) = growing.measure("rows", [tables.Step({"n": 1}, 1, run, "no verdict")])
-    assert (run.calls, row["reason"]) == (0, "left out: no verdict")
-    assert not tables.is_whole(growing.record, "rows")
-    assert growing.measure("rows", [tables.Step({"n": 1}, 1, run)]) == [{"n": 1}]
-    assert tables.is_whole(growing.record, "rows")
-
-
 def test_a_machine_too_slow_for_the_first_step_still_has_a_row(clock):
     growing = tables.Tables({}, seconds=1.0, log=lambda line: None, clock=clock)
     slow = clock.taking(300.0, [{"n": 1}])

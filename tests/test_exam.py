@@ -5,6 +5,7 @@ import re
 from typing import NamedTuple
 
 import pytest
+from cases import load
 from test_book import CHAPTERS
 from test_syllabi import COURSE, answers, numbers, printed_by
 
@@ -138,3 +139,41 @@ def test_numbers_by_seed():
     (code,) = re.findall(r"^```python\n(.*?)^```$", about(), re.M | re.S)
     printed_by(code)
     exec(code.replace("default_rng(42)", "default_rng(8)"), {})
+
+
+@pytest.fixture(scope="module")
+def tool():
+    return load(COURSE.parents[1] / "tools/exam_paper.py")
+
+
+def test_a_paper_of_any_questions_has_no_answer(tool):
+    """The questions stand there as the bank has them, and no line of their answers does."""
+    every = [str(number) for number in range(1, 41)]
+    paper = tool.paper(tool.chosen(every))
+    lines = set(paper.splitlines())
+    for asked, question in zip(tool.chosen(every), bank(), strict=True):
+        assert question.text.strip() in paper
+        assert asked["title"] == question.title
+        asked_lines = set(question.text.splitlines())
+        solution = {x for x in asked["answer"].splitlines() if len(x) > 30} - asked_lines
+        assert solution
+        assert solution & lines == set()
+        assert solution <= set(tool.paper([asked], answers=True).splitlines())
+    assert not re.search(r"\{\w+\}`|:::|dropdown|Often wrong|\*\*Points", paper)
+
+
+def test_an_exam_by_its_name(tool, capsys):
+    for name in ("mid-term", "final"):
+        assert tool.main([name]) == 0
+        out = capsys.readouterr().out
+        assert "80 minutes, 40 points." in out
+        assert out.count("\n## ") in (10, 11)
+    assert tool.main(["31", "1"]) == 0
+    out = capsys.readouterr().out
+    assert out.index("## 1. Planes and tables") < out.index("## 2. Attention with a pencil")
+    for words, says in (
+        (["41"], "from 1 to 40, or mid-term or final, got 41"),
+        (["1", "1"], "dif"),
+    ):
+        assert tool.main(words) == 1
+        assert says in capsys.readouterr().err

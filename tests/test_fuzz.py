@@ -26,6 +26,8 @@ ODD = (
     *(np.array([2**64 - 1], "u8"), np.array([-1]), np.full((3, 5), np.nan), np.eye(3, dtype=bool)),
     *(np.ones((3, 5), ">f8"), np.ma.ones(3), torch.ones(3, 5), torch.ones(2, device="meta")),
     *(torch.ones(3).bfloat16(), torch.eye(3).to_sparse(), attnbook.LayerNormWeights()),
+    *(np.ones((3, 5), [("a", "f4"), ("b", "i4")]), np.zeros(3, "V8"), np.ones(3, "datetime64[s]")),
+    *(torch.ones(3, 5).to(torch.float8_e4m3fn), torch.ones(3, 5).to(torch.float8_e5m2)),
 )
 
 

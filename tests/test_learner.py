@@ -1,10 +1,15 @@
 """The notebooks to take home: no directive is left, and they run where only the package is."""
 
-import json
+import functools
+import http.server
+import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
+import sysconfig
+import threading
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,12 +19,17 @@ import nbformat
 import pytest
 from cases import every_day, load
 
+from attnbook.course.installing import first_cell
+
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "_build/html/notebooks"
 NAMES = sorted(path.stem for path in (ROOT / "book").glob("*.ipynb"))
 RAW = re.compile(
     r"^\s*:{3,}|`{3,}\s*\{|\{[a-z]+(:[a-z]+)?\}`|^\s*:(label|class|pyobject|tags|name):",
     re.MULTILINE,
+)
+NAMES_INDEX = re.compile(
+    r"(pip3? install|uv add)(?: [^\n`]*?)? ['\"]?attnbook(\[[\w,-]*\])?(?! @|[\w./\[{-])"
 )
 
 
@@ -28,13 +38,14 @@ def learner():
     return load(ROOT / "book/_ext/learner.py")
 
 
-def app(repository="", home=""):
+def app(repository="", home="", on_index=False):
     theme = {"repository_url": repository}
-    return SimpleNamespace(config=SimpleNamespace(html_theme_options=theme, html_baseurl=home))
+    config = SimpleNamespace(html_theme_options=theme, html_baseurl=home, package_on_index=on_index)
+    return SimpleNamespace(config=config)
 
 
 def test_links_follow_from_the_repository(learner):
-    assert list(learner.places(app(), "sketch")) == ["Notebook", "Markdown"]
+    assert list(learner.places(app(), "sketch")) == ["Notebook", "Markdown", "Package"]
     places = learner.places(app("https://github.com/one/two/"), "sketch")
     colab = "https://colab.research.google.com/github/one/two/blob/notebooks/sketch.ipynb"
     assert places["Colab"] == colab
@@ -43,29 +54,80 @@ def test_links_follow_from_the_repository(learner):
 
 
 def test_what_is_installed(learner):
-    assert learner.requirement(app()) == "attnbook[train,fast,plots]"
-    ours = app("https://github.com/one/two")
-    assert learner.requirement(ours).endswith("] @ git+https://github.com/one/two")
-    ours = app("https://github.com/one/two", "https://one.github.io/two/")
-    found = learner.requirement(ours)
-    assert re.search(r"\] @ https://one.github.io/two/wheels/attnbook-.*-none-any\.whl$", found)
+    wheel = learner.wheel()
+    assert learner.requirement(app()) == f"./{wheel}"
+    assert learner.requirement(app(), "[plots]") == f"./{wheel}[plots]"
+    code = "https://github.com/one/two"
+    assert learner.requirement(app(code)) == f"attnbook @ git+{code}"
+    ours = app(code, "https://one.github.io/two/")
+    found = learner.requirement(ours, "[plots]")
+    assert found == f"attnbook[plots] @ https://one.github.io/two/notebooks/{wheel}"
+    assert learner.requirement(app(code, "https://one.github.io", on_index=True)) == "attnbook"
 
 
-def test_the_site_has_the_wheel_that_its_notebooks_install(learner, tmp_path):
-    ours = app(home="https://one.github.io/two")
-    ours.builder, ours.srcdir, ours.outdir = SimpleNamespace(format="html"), ROOT, tmp_path
+def build(learner, ours, tmp_path):
+    """Let a site put its wheel there; return what stands in its folders, by name."""
+    ours.builder, ours.srcdir = SimpleNamespace(format="html"), ROOT
+    ours.outdir = tmp_path / "html"
+    ours.outdir.mkdir()
+    for folder in ("html/notebooks", "exercises"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "attnbook-0.0.1-py3-none-any.whl").write_text("an old one")
     learner.add_wheel(ours, None)
-    inside = learner.requirement(ours).removeprefix("attnbook[train,fast,plots] @ ")
-    path = tmp_path / inside.removeprefix("https://one.github.io/two/")
-    with zipfile.ZipFile(path) as wheel:
-        assert "attnbook/models/writer.npz" in wheel.namelist()
+    found = [path for path in tmp_path.rglob("*") if path.is_file()]
+    return {path.relative_to(tmp_path).as_posix(): path for path in found}
 
 
-def test_a_site_without_an_address_has_no_wheel_to_install(learner, tmp_path):
-    ours = app()
-    ours.builder, ours.srcdir, ours.outdir = SimpleNamespace(format="html"), ROOT, tmp_path
-    learner.add_wheel(ours, None)
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize("home", ["", "https://one.github.io/two"])
+def test_the_wheel_that_is_installed_lies_there(learner, home, tmp_path):
+    found = build(learner, app(home=home), tmp_path)
+    wheel = f"html/notebooks/{learner.wheel()}"
+    files = {wheel, "html/notebooks/requirements.txt", "exercises/requirements.txt"}
+    own = set() if home else {f"exercises/{learner.wheel()}"}  # of a course without a site
+    assert set(found) == files | own
+    with zipfile.ZipFile(found[wheel]) as packed:
+        assert "attnbook/models/writer.npz" in packed.namelist()
+    for file, extras in ((wheel, learner.EXTRAS), (f"exercises/{learner.wheel()}", "")):
+        text = found[f"{Path(file).parent}/requirements.txt"].read_text("utf8")
+        where = f"attnbook{extras} @ {home}/notebooks/{learner.wheel()}"
+        assert text == (f"{where}\n" if home else f"./{learner.wheel()}{extras}\n")
+
+
+def test_a_package_of_an_index_is_no_wheel_of_the_site(learner, tmp_path):
+    found = build(learner, app(on_index=True), tmp_path)
+    assert set(found) == {"html/notebooks/requirements.txt", "exercises/requirements.txt"}
+
+
+def test_nothing_names_a_command_that_finds_no_package():
+    """Until the package is on an index, nobody may be told to fetch it from there."""
+    setting = re.search(r"^ *package_on_index: (\w+)$", (ROOT / "_config.yml").read_text(), re.M)
+    if setting[1] != "false":
+        pytest.skip("the package is on an index")
+    kept = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "Makefile")]
+    kinds = {".py", ".md", ".ipynb", ".html", ".js", ".toml"}
+    for folder in ("attnbook", "book", "_build/html/notebooks", "_build/html/book"):
+        kept += [path for path in (ROOT / folder).rglob("*") if path.suffix in kinds]
+    assert len(kept) > 500
+    for path in kept:
+        assert not NAMES_INDEX.search(path.read_text("utf8")), path
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("pip install attnbook", True),
+        ("pip install 'attnbook[torch]'", True),
+        ('%pip install --quiet "attnbook[train,fast,plots]"', True),
+        ("pip install pytest attnbook", True),
+        ("uv add attnbook", True),
+        ("pip install -r requirements.txt", False),
+        ("pip install attnbook-0.1.0-py3-none-any.whl", False),
+        ('%pip install --quiet "attnbook[plots] @ {address}"', False),
+        ('%pip install --quiet "attnbook{extras} @ {address}"', False),
+    ],
+)
+def test_what_counts_as_naming_it(text, names):
+    assert bool(NAMES_INDEX.search(text)) == names
 
 
 @pytest.mark.parametrize("text", [":::{note}", "```{prf:proof}", "{cite:t}`a`", ":label: x"])
@@ -127,23 +189,94 @@ def test_code_is_that_of_the_record(name):
 
 
 @pytest.mark.site
-@pytest.mark.weekly
-def test_a_chapter_runs_where_only_the_package_is(tmp_path):
-    wheels, home = tmp_path / "wheels", tmp_path / "home"
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)]
-    subprocess.run(build, check=True, cwd=ROOT, capture_output=True)
-    (wheel,) = wheels.glob("*.whl")
-    home.mkdir()
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
-    subprocess.run([*install, "--target", str(home / "site"), str(wheel)], check=True)
-    path = home / "multi_head.ipynb"
-    path.write_bytes((FOLDER / "multi_head.ipynb").read_bytes())
-    run = [sys.executable, "-m", "nbconvert", "--to", "notebook", "--execute", "--inplace"]
-    environment = {**os.environ, "PYTHONPATH": str(home / "site")}
-    done = subprocess.run([*run, str(path)], env=environment, capture_output=True, text=True)
+@pytest.mark.parametrize("name", NAMES)
+def test_each_exercise_and_task_has_an_empty_cell_below(name):
+    source = (ROOT / f"book/{name}.md").read_text("utf8")
+    solutions = re.findall(r"^(?:`{3,}|:{3,})\{solution(?:-start)?\} exercise-(\S+)", source, re.M)
+    page = (FOLDER.parent / f"book/{name}.html").read_text("utf8")
+    tasks = len(re.findall(r'id="answer-task', page))
+    cells = nbformat.read(FOLDER / f"{name}.ipynb", 4).cells
+    empty = [i for i, cell in enumerate(cells) if cell.cell_type == "code" and not cell.source]
+    labels = [cells[i].metadata.get("attnbook") for i in empty]
+    assert [label for label in labels if label] == [f"answer-exercise-{x}" for x in solutions]
+    assert labels.count(None) == tasks
+    assert tasks or name != "single_head"
+    for i in empty:
+        assert cells[i - 1].source.endswith("*Your answer:*")
+    texts = [cell.source.strip() for cell in cells if cell.cell_type == "markdown"]
+    assert "\n".join(texts).count("*Your answer:*") == len(empty)
+    folded = [text for text in texts if "<details><summary>Solution to" in text]
+    assert len(folded) == len(solutions)
+    assert all(text.startswith("<details>") for text in folded)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A Python that has the packages of this one but for attnbook, and asks no index."""
+    folder = tmp_path_factory.mktemp("plain")
+    packages = folder / "packages"
+    packages.mkdir()
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        if not re.match(r"_?(_editable_\w+_)?attnbook|.*\.pth$", path.name):
+            (packages / path.name).symlink_to(path)
+    subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
+    own = next((folder / "venv").rglob("site-packages"))
+    (own / "shared.pth").write_text(f"{packages}\n")
+    return next((folder / "venv").rglob("bin/python"))
+
+
+def executed(python, path):
+    """Run a notebook in its folder and return its cells."""
+    words = ["-m", "nbconvert", "--to", "notebook", "--execute", "--inplace", path.name]
+    quiet = {**os.environ, "PIP_NO_INDEX": "1", "PYTHONPATH": "", "MPLBACKEND": "agg"}
+    done = subprocess.run(
+        [python, *words], cwd=path.parent, env=quiet, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-3000:]
-    where = [sys.executable, "-c", "import attnbook; print(attnbook.__file__)"]
-    found = subprocess.run(where, env=environment, cwd=home, capture_output=True, text=True)
-    assert found.stdout.startswith(str(home / "site"))
-    cells = json.loads(path.read_text("utf8"))["cells"]
-    assert any(cell.get("outputs") for cell in cells)
+    return nbformat.read(path, 4).cells
+
+
+@pytest.fixture
+def served():
+    """The site at an address of this machine, which is what a notebook in Colab has."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *words):
+            pass
+
+    handler = functools.partial(Quiet, directory=FOLDER.parent)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+@pytest.mark.site
+@pytest.mark.weekly
+@pytest.mark.parametrize("where", ["beside", "site"])
+def test_a_chapter_runs_where_the_package_is_not(where, learner, plain, served, tmp_path):
+    """The notebook of a reader in a folder of its own, from its first cell to its last."""
+    book = nbformat.read(FOLDER / "masking.ipynb", 4)
+    if where == "beside":
+        shutil.copy(FOLDER / learner.wheel(), tmp_path)
+    else:
+        book.cells[0].source = first_cell(learner.requirement(app(home=served), learner.EXTRAS))
+    last = "import attnbook\nprint(attnbook.__file__)"
+    book.cells.append(nbformat.v4.new_code_cell(last))
+    uninstall = [plain, "-m", "pip", "uninstall", "--yes", "attnbook"]
+    subprocess.run(uninstall, check=True, capture_output=True)
+    nbformat.write(book, tmp_path / "masking.ipynb")
+    cells = executed(plain, tmp_path / "masking.ipynb")
+    assert cells[-1].outputs[0].text.startswith(str(plain.parents[1]))
+    record = nbformat.read(ROOT / "book/masking.ipynb", 4)
+    assert sum(bool(cell.get("outputs")) for cell in cells) > 20 < len(record.cells)
+
+
+def test_a_notebook_without_its_wheel_says_so(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    code = re.sub(r"%.*", "", first_cell("./attnbook-1-py3-none-any.whl[plots]"))
+    with pytest.raises(FileNotFoundError, match=r"Put .* beside this notebook"):
+        exec(code)
+    (tmp_path / "attnbook-1-py3-none-any.whl").touch()
+    exec(code)

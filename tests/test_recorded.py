@@ -43,6 +43,18 @@ def test_numbers_have_three_digits(x, text):
 
 
 @pytest.mark.parametrize(
+    ("cell", "kind"),
+    [
+        *[(text, ["figure"]) for text in ("0", "−4.1", "3.4 · 10⁻⁷", "0.400 ×", "< 0.1 %")],
+        *[(text, []) for text in ("–", "yes", "flash", "kappa = 4, L = 3")],
+        ("a sentence about what this method leaves out", ["words"]),
+    ],
+)
+def test_words_of_a_cell_may_break_and_a_figure_may_not(cell, kind):
+    assert recorded._entry(cell)["classes"] == kind
+
+
+@pytest.mark.parametrize(
     ("name", "x", "text"),
     [
         *[("seconds", {"median": 0.1864}, "186 ms"), ("per_query", 2.4e-6, "2.40 µs")],

@@ -24,7 +24,6 @@ FLOORS = (
     {"training"},
     {"models"},
     {"nn", "check"},
-    {"train", "checkpoint"},
     {"course"},
 )
 """A room imports rooms of the floors below its own. The face, `attnbook` itself, stands above."""

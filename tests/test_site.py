@@ -216,6 +216,97 @@ def test_search(words, title, browser, server):
     visit.tab.close()
 
 
+def results_of(visit, words):
+    """Return the texts and the links of a search, once the excerpts that are seen have come."""
+    visit.bytes = 0
+    visit.open(f"search.html?q={words}")
+    visit.tab.wait_for_selector("#search-results ul.search li p.context")
+    visit.tab.wait_for_selector(".search-summary:has-text('Search finished')")
+    visit.tab.wait_for_load_state("networkidle")
+    links = visit.tab.locator("#search-results ul.search li > a")
+    return links.all_inner_texts(), links.evaluate_all("links => links.map(a => a.hash)")
+
+
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [("LSH", "Hashing"), ("KV cache", "Decoding"), ("padding", "Masking"), ("mask", "Masking")],
+)
+def test_a_result_leads_to_a_section_of_the_page_that_is_about_it(words, page, visit):
+    titles, hashes = results_of(visit, words)
+    assert page in titles[0]
+    for title, anchor in zip(titles, hashes, strict=True):
+        assert anchor or ">" not in title
+    assert any(hashes[:3])
+    assert visit.bytes < 6_000_000  # and not all the pages that have the word
+
+
+def test_what_is_typed_stands_beside_the_magnifier(visit):
+    visit.open("search.html")
+    overlaps = """form => parseFloat(getComputedStyle(form.querySelector('input')).paddingLeft)
+        + form.querySelector('input').getBoundingClientRect().left
+        < form.querySelector('i').getBoundingClientRect().right"""
+    shown = visit.tab.locator("form.bd-search:visible")
+    assert shown.count()
+    assert not any(form.evaluate(overlaps) for form in shown.all())
+
+
+def test_a_reader_goes_from_the_first_page_to_the_chapters_and_comes_to_the_course_last():
+    after, page = [], "book/index.html"
+    while page:
+        link = re.search(r'class="right-next"\s+href="([^"]+)"', (SITE / page).read_text("utf8"))
+        page = target_of(page, link[1])[0].relative_to(SITE).as_posix() if link else None
+        after += [page] if page else []
+    names = [page.removeprefix("book/").removesuffix(".html") for page in after]
+    assert names.index("single_head") < 4
+    course = [name for name in names if name == "instructors" or name.startswith("course/")]
+    assert names[-len(course) :] == course
+
+
+FIGURES = """[...document.querySelectorAll('.figure-frame img')].filter(image => image.width)
+    .map(image => [image.width, image.closest('.figure-frame').clientWidth])"""
+
+
+@pytest.mark.parametrize("page", ["single_head", "hashing"])
+def test_a_figure_fits_a_phone_and_grows_by_a_tap_or_a_key(page, browser, server):
+    visit = Visit(browser, server, PHONE)
+    visit.open(f"book/{page}.html")
+    widths = visit.tab.evaluate(FIGURES)
+    assert len(widths) > 3
+    assert [pair for pair in widths if pair[0] > pair[1] + 1] == []
+    frame = visit.tab.locator(".figure-frame.small").first
+    image = frame.locator("img")
+    small = image.evaluate("image => image.width")
+    for act in (frame.click, lambda: frame.press("Enter")):
+        act()
+        assert frame.get_attribute("aria-expanded") == "true"
+        assert image.evaluate("image => image.width") == int(image.get_attribute("width"))
+        act()
+        assert frame.get_attribute("aria-expanded") == "false"
+        assert image.evaluate("image => image.width") == small
+    visit.tab.close()
+
+
+def test_the_contents_close_when_a_link_is_taken_on_a_phone(browser, server):
+    visit = Visit(browser, server, PHONE)
+    visit.open("book/hashing.html")
+    visit.tab.locator(".secondary-toggle").first.click()
+    box = visit.tab.locator("#pst-secondary-sidebar-checkbox")
+    assert box.is_checked()
+    visit.tab.locator(".bd-toc a.nav-link").nth(2).click()
+    assert not box.is_checked()
+    visit.tab.close()
+
+
+def test_recorded_tables_fit_the_page(browser, server):
+    visit = Visit(browser, server, 1400)
+    visit.open("book/benchmarks.html")
+    wide = visit.tab.evaluate("""[...document.querySelectorAll('.pst-scrollable-table-container')]
+        .map(box => box.scrollWidth / box.clientWidth)""")
+    assert len(wide) > 40
+    assert max(wide) < 1.25  # thirteen columns of figures scroll a little
+    visit.tab.close()
+
+
 def test_what_is_folded_is_printed(browser, server):
     visit = Visit(browser, server, WIDE)
     visit.open("book/distributed.html")

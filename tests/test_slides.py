@@ -168,6 +168,58 @@ def test_the_slides_in_the_browser(name, browser, server):
     assert {what: items for what, items in found.items() if items} == {}
 
 
+# Put there what live.js does when a cell has run, and say what of it is not on the slide.
+RESULT = """kind => {
+    const cell = document.querySelector('section.present .cell.live:not([hidden])');
+    const text = Array.from({ length: 60 }, (_, i) => `line ${i} of a long result`).join('\\n');
+    const output = document.createElement('div');
+    output.className = 'cell_output docutils container live-output';
+    output.style.minHeight = '400px';
+    cell.querySelector('.cell_output:not(.live-output)')?.remove();
+    cell.querySelector('.live-output')?.remove();
+    const foot = document.querySelector('.live-foot');
+    foot.hidden = false;
+    foot.querySelector('p').textContent = 'Cell 4 stopped with an error, 0.1 s.';
+    cell.querySelector('.live-tools').after(output);
+    output.innerHTML = `<div class="output ${kind}"><pre>${text}</pre></div>
+        <p class="live-hint">Cells above have not run.</p>`;
+    return new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => {
+        const box = e => e.getBoundingClientRect();
+        const [seen, tools] = [box(output), box(cell.querySelector('.live-tools'))];
+        const hint = box(output.querySelector('.live-hint'));
+        done(Object.entries({
+            'the result reaches below': seen.bottom > box(foot).top + 1,
+            'the result begins above': seen.top < tools.bottom - 1 || tools.top < 0,
+            'the result is low': seen.height < 150,
+            'the reason is hidden': kind === 'traceback' && hint.bottom > seen.bottom + 1,
+            'the beginning is hidden': kind === 'stream' && output.scrollTop > 0,
+        }).filter(([, wrong]) => wrong).map(([what]) => what));
+    })));
+}"""
+
+
+@pytest.mark.parametrize("name", every_day(["single_head"], FIRST_TEXTS))
+def test_a_result_stays_on_its_slide(name, browser, server):
+    visit = Visit(browser, server, WIDE)
+    tab = visit.tab
+    tab.set_viewport_size({"width": WIDE, "height": HIGH})
+    tab.goto(f"{server}/slides/{name}.html", wait_until="load")
+    assert visit.until("!!document.querySelector('.reveal.ready .live-tools')")
+    slides = "[...document.querySelectorAll('.slides > section')]"
+    cells = tab.evaluate(f"{slides}.map(e => !!e.querySelector('.cell.live:not([hidden])'))")
+    found = {}
+    for i, has_cell in enumerate(cells):
+        if i:
+            tab.keyboard.press("PageDown")
+            assert visit.until(f"({AT}) === {i}")
+        for kind in ("stream", "traceback") if has_cell else ():
+            if wrong := tab.evaluate(RESULT, kind):
+                found[i + 1, kind] = wrong
+    tab.close()
+    assert sum(cells) > 2 or name != "single_head"
+    assert found == {}
+
+
 def test_the_speakers_window_moves_with_the_slides(browser, server):
     visit = Visit(browser, server, WIDE)
     visit.tab.goto(f"{server}/slides/masking.html")

@@ -1,6 +1,8 @@
 """The tools choose the tests they should, and the workflows name what there is."""
 
 import re
+import shutil
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -109,3 +111,18 @@ def test_workflows_name_what_there_is(path):
         assert settings.split(", ") == list(elsewhere.SETTINGS)
     for room in elsewhere.ROOMS:
         assert (ROOT / "tests" / room).is_dir()
+
+
+@pytest.mark.parametrize("built", [(), ("html/index.html",), ("html/index.html", "kept.txt")])
+@pytest.mark.parametrize("secret", [True, False])
+def test_make_clean_keeps_the_secret_of_the_course_alone(built, secret, tmp_path):
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / "attnbook").mkdir()
+    (tmp_path / "book").mkdir()
+    for name in (*built, *(["course-secret.txt"] * secret)):
+        (tmp_path / "_build" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "_build" / name).write_text("it")
+    subprocess.run(["make", "clean"], cwd=tmp_path, check=True, capture_output=True)
+    left = [path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("_build/**/*")]
+    assert left == ["_build/course-secret.txt"] * secret
+    assert (tmp_path / "_build").exists() == secret

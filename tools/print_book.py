@@ -8,6 +8,7 @@ those of what they name: once without them, once with them, as a rule.
 """
 
 import argparse
+import datetime
 import re
 import shutil
 import sys
@@ -170,7 +171,7 @@ class Book:
             '<!DOCTYPE html><html lang="en" data-theme="light" data-mode="light"><head>'
             f'<meta charset="utf-8" /><title>attnbook</title>{styles}'
             f"<style>{STYLE}{heads}</style></head><body>"
-            f'<section class="printed-title"><h1>attnbook</h1><p>{SUBTITLE}</p></section>'
+            f'<section class="printed-title"><h1>attnbook</h1>{imprint()}</section>'
             f'<section class="printed-contents"><h1>Contents</h1>{self.contents(numbers)}</section>'
             f"{articles}</body></html>"
         )
@@ -180,6 +181,15 @@ class Book:
         heading = next(self.headings(page), (1, "", "", ""))
         title = f"{heading[1]} {heading[2]}".strip().replace('"', '\\"')
         return f'@page {name(page, "")} {{ @top-left {{ content: "{title}"; {SMALL} }} }}'
+
+
+def imprint() -> str:
+    """Return what stands below the title: subtitle, authors, version, day and licences."""
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf8"))
+    names = ", ".join(author["name"] for author in cited["authors"])
+    printed = f"Version {cited['version']}, printed on {datetime.date.today():%-d %B %Y}"
+    lines = (SUBTITLE, names, printed, "Text and figures: CC BY 4.0. Code: MIT License.")
+    return "".join(f"<p>{escape(line)}</p>" for line in lines)
 
 
 def soup_of(site: Path, page: str) -> BeautifulSoup:

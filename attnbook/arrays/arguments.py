@@ -35,6 +35,11 @@ def check_array(name: str, x: Array) -> None:
         layout = "nested"
     if layout != "strided":
         raise TypeError(f"{name} must be dense, got a {layout} array")
+    # records of several fields, and FP8, in which no library computes
+    dtype: Any = x.dtype  # type: ignore[union-attr]  # the guard above narrows to a bare protocol
+    kind = dtype_name(dtype)
+    if kind.startswith("float8") or getattr(dtype, "type", None) is np.void:
+        raise TypeError(f"{name} must have a dtype to compute in, got {kind}")
 
 
 def check_same_home(name: str, x: Array, like_name: str, like: Array) -> None:

@@ -69,6 +69,8 @@ def move(
     dtype('float32')
     """
     check_array("x", x)
+    if array_api_compat.is_array_api_obj(device):
+        raise TypeError(f"device must be a device, such as its name, got {type(device).__name__}")
     source = library(x)
     target = source if library_name is None else library_name
     check_choice("library_name", target, LIBRARIES)
@@ -104,15 +106,15 @@ def numbers_of(name: str, x: Array) -> np.ndarray:
 
 def _namespace(name: str) -> Any:
     if name == "array_api_strict":
-        return _required(name, "test")
-    _required(name, {"torch": "torch", "cupy": "gpu-cuda13"}.get(name, ""))
+        return _required(name)
+    _required(name)
     return importlib.import_module(f"array_api_compat.{name}")
 
 
-def _required(name: str, extra: str) -> Any:
+def _required(name: str) -> Any:
     module, problem = import_library(name)
     if module is None:
-        raise ImportError(f"{problem}; pip install 'attnbook[{extra}]'")
+        raise ImportError(f"{problem}; {how_to_install(name)}")
     return module
 
 
@@ -134,6 +136,17 @@ def import_library(name: str) -> tuple[Any, str]:
         return None, f"{name} is not installed"
     module, problem = attempt(lambda: importlib.import_module(name))
     return module, problem and f"importing {name} fails with {problem}"
+
+
+_PACKAGES = {
+    "cupy": "'cupy-cuda13x[ctk]' (or 'cupy-cuda12x[ctk]', as the driver asks)",
+    "array_api_strict": "array-api-strict",
+}
+
+
+def how_to_install(name: str) -> str:
+    """Return the command that installs a library."""
+    return f"pip install {_PACKAGES.get(name, name)}"
 
 
 def attempt(question: Callable[[], Any]) -> tuple[Any, str]:

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,25 +15,21 @@ import numpy as np
 from attnbook.arrays.arguments import check_path
 from attnbook.arrays.array import Array, dtype_name
 from attnbook.arrays.move import move
+from attnbook.arrays.safetensors_header import header_of
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 try:
     import safetensors
     import safetensors.numpy
 except ImportError as error:
-    raise ImportError(
-        "attnbook.training needs safetensors: pip install 'attnbook[train]'"
-    ) from error
+    raise ImportError("attnbook.training needs safetensors: pip install safetensors") from error
 
 VERSION = 1
 """Of the layout of these files; a file of another version is refused."""
-
-FOREIGN = {
-    b"PK\x03\x04": "a ZIP archive, such as torch.save or numpy.savez writes",
-    b"\x80": "a pickle, which can run any code when it is read",
-    b"\x93NUMPY": "a NumPy array",
-    b"\x89HDF": "an HDF5 file",
-}
-"""How other files begin, to say what was found."""
 
 
 def write(path: "str | os.PathLike", kind: str, arrays: dict[str, Array], content: Any) -> None:
@@ -41,7 +38,7 @@ def write(path: "str | os.PathLike", kind: str, arrays: dict[str, Array], conten
     The file is written beside `path` under a name of its own, forced to the disk and renamed. So
     `path` holds all of the old file or all of the new one at every moment, and several processes
     may write to one path: the last to finish wins. A process that is killed meanwhile may leave
-    its unfinished `path`.….partial behind, which nothing reads.
+    its unfinished `path`.….partial behind, which nothing reads and the next `write` removes.
     """
     path = check_path("path", path)
     stored, narrow = {}, []
@@ -70,7 +67,7 @@ def read(path: "str | os.PathLike", *kinds: str) -> tuple[str, dict[str, np.ndar
     data = check_path("path", path).read_bytes()
     expected = " or ".join(f"attnbook {kind}" for kind in kinds)
     with describing(path, expected):
-        metadata = _metadata(data)
+        _, metadata, _ = header_of(data)
         name = metadata.get("format", "")
         if not name.startswith("attnbook "):
             keys = ", ".join(sorted(metadata)) or "none"
@@ -105,27 +102,6 @@ def to_library(x: np.ndarray, library: str, *, narrow: bool) -> Array:
     return move(x, library, dtype="bfloat16" if narrow and library == "torch" else None)
 
 
-def _metadata(data: bytes) -> dict[str, str]:
-    """Return the metadata of a safetensors file, or raise ValueError that says what it is."""
-    if not data:
-        raise ValueError("an empty file")
-    for start, found in FOREIGN.items():
-        # ours begins with the length of its header, which may look like anything, and then "{"
-        if data.startswith(start) and data[8:9] != b"{":
-            raise ValueError(found)
-    length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 + length:
-        raise ValueError(
-            f"{len(data)} bytes that are no safetensors file, or the beginning of a longer one"
-        )
-    try:
-        header = json.loads(data[8 : 8 + length])
-        metadata = header.get("__metadata__", {})
-        return {str(name): str(value) for name, value in metadata.items()}
-    except (ValueError, AttributeError, RecursionError) as error:
-        raise ValueError(f"a file whose header cannot be read: {error}") from error
-
-
 def _digest(arrays: dict[str, np.ndarray], text: str) -> str:
     """Return the SHA-256 of all that `write` writes: names, dtypes, shapes, numbers and text."""
     digest = hashlib.sha256(text.encode())
@@ -137,13 +113,18 @@ def _digest(arrays: dict[str, np.ndarray], text: str) -> str:
 
 
 def _write_whole(path: Path, data: bytes) -> None:
-    partial = path.with_name(f"{path.name}.{secrets.token_hex(6)}.partial")
+    _remove_abandoned(path)
+    file = _new_partial(path)
+    partial = Path(file.name)
     try:
-        with open(partial, "xb") as file:
+        with file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(partial, path)
+            if fcntl:  # renamed while it is locked, so that nobody takes it for an abandoned one
+                os.replace(partial, path)
+        if not fcntl:
+            os.replace(partial, path)
     except BaseException:  # a full disk, an interrupt: the old file stays, nothing else is left
         partial.unlink(missing_ok=True)
         raise
@@ -153,3 +134,34 @@ def _write_whole(path: Path, data: bytes) -> None:
             os.fsync(directory)
         finally:
             os.close(directory)
+
+
+def _new_partial(path):
+    """Return a new file beside `path`, open and locked for as long as its writer lives."""
+    while True:
+        name = f"{path.name}.{secrets.token_hex(6)}.partial"
+        file = open(path.with_name(name), "xb")  # noqa: SIM115 (the caller closes it)
+        if _lock(file, wait=True) is not True or os.fstat(file.fileno()).st_nlink:
+            return file
+        file.close()  # another writer took it for an abandoned one before it was locked
+
+
+def _remove_abandoned(path):
+    """Remove what killed writers to `path` have left: the partial files that nobody has locked."""
+    name = re.compile(re.escape(path.name) + r"\.[0-9a-f]{12}\.partial")
+    with contextlib.suppress(OSError):  # such as a folder that cannot be listed
+        for other in [x for x in path.parent.iterdir() if name.fullmatch(x.name)]:
+            with contextlib.suppress(OSError), open(other, "rb") as file:
+                if _lock(file, wait=False):
+                    other.unlink()
+
+
+def _lock(file, wait):
+    """Return whether the lock of `file` is ours now; None where the system has no locks."""
+    if fcntl is None:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:  # another has it, or the file system has no locks
+        return False
+    return True

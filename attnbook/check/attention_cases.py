@@ -73,7 +73,7 @@ def attention_stages(
         Stage((Case(through(SPREAD)),), errors=soft.SPREAD_ERRORS),
         Stage(
             tuple(Case(make(*some, leading=leading)) for some, leading in batches),
-            beyond="a batch (leading axes)",
+            may_raise="a batch (leading axes)",
         ),
         Stage(hidden, option="mask"),
         Stage((Case(through(OUTBID), {"mask": OUTBID_MASK}),), option="mask"),
@@ -102,6 +102,6 @@ def stages_of(make: Callable, through: Callable) -> tuple[Stage, ...]:
         Stage(
             (Case(make(2, 3, 5, 7, leading=(11,)), {"mask": RAGGED}),),
             option="mask",
-            beyond="a batch (leading axes) with a mask",
+            may_raise="a batch (leading axes) with a mask",
         ),
     )

@@ -8,7 +8,7 @@ import numpy as np
 from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
-from attnbook.check.steps import Case, Check, Stage, draw, each
+from attnbook.check.steps import Case, Check, Stage, Way, draw, each
 
 
 @documented
@@ -58,6 +58,19 @@ def _one_of_each(scores, n_beams):
     return np.resize(best, n_beams)
 
 
+def _in_their_order(scores, n_beams):
+    """Return the best continuation of each hypothesis, in the order of the hypotheses."""
+    return np.arange(len(scores)) * scores.shape[1] + np.argmax(scores, axis=1)
+
+
+def _divided_by(width: Callable) -> tuple[Way, ...]:
+    """Return the ways to divide by another number: in both results, or for the parents alone."""
+    return (
+        {"width": width},
+        {"width": width, "tokens": lambda best, divisor, n_tokens: best % n_tokens},
+    )
+
+
 def _each_token_once(scores, n_beams):
     """Return the best continuation of each token, those that come best."""
     places = np.argmax(scores, axis=0) * scores.shape[1] + np.arange(scores.shape[1])
@@ -67,15 +80,15 @@ def _each_token_once(scores, n_beams):
 def _beams(steps: Any, totals, log_p, n_beams):
     scores = steps.add(totals[:, None], log_p)
     best = steps.pick(scores, n_beams)
-    divisor = steps.width(*log_p.shape)
-    return steps.results(best // divisor, steps.tokens(best, divisor))
+    divisor = steps.width(*log_p.shape, n_beams)
+    return steps.results(best // divisor, steps.tokens(best, divisor, log_p.shape[1]))
 
 
 _STEPS: dict[str, Callable] = {
     "add": np.add,
     "pick": _best,
-    "width": lambda m, n_tokens: n_tokens,
-    "tokens": lambda best, divisor: best % divisor,
+    "width": lambda m, n_tokens, n_beams: n_tokens,
+    "tokens": lambda best, divisor, n_tokens: best % divisor,
     "results": lambda parents, tokens: (parents, tokens),
 }
 
@@ -124,6 +137,8 @@ BEAM_STEP = Check(
         parents and tokens exchanged: You return the tokens first and then the parents.
         divided by the number of hypotheses: You divide the place in the flat array by the number of
             rows. A row has V numbers: parent = place // V, token = place % V.
+        divided by the number of beams: You divide the place in the flat array by n_beams. A row has
+            V numbers: parent = place // V, token = place % V.
         multiplied: You multiply logarithms. Probabilities multiply, so their logarithms add.
         subtracted: You subtract the totals from log p, or log p from the totals. They are added.
         probabilities added: You take exp of the totals, or of log p, before you add. The sum of
@@ -148,7 +163,10 @@ BEAM_STEP = Check(
         """,
         {
             "totals forgotten": each("add", lambda t, p: p + 0),
-            "one of each": each("pick", _one_of_each),
+            "one of each": (
+                *each("pick", _one_of_each, lambda s, k: _one_of_each(s, len(s))[:k]),
+                *each("pick", _in_their_order, lambda s, k: _in_their_order(s, k)[:k]),
+            ),
             "worst first": each("pick", lambda s, k: np.argsort(s, axis=None, kind="stable")[:k]),
             "best left out": each("pick", lambda s, k: _best(s, k + 1)[1:]),
             "best alone": each("pick", lambda s, k: np.full(k, np.argmax(s))),
@@ -164,12 +182,12 @@ BEAM_STEP = Check(
             "read by columns": (
                 {"pick": lambda s, k: _best(s.T, k)},
                 {
-                    "width": lambda m, n_tokens: m,
+                    "width": lambda m, n_tokens, n_beams: m,
                     "results": lambda parents, tokens: (tokens, parents),
                 },
             ),
             "token off by one": each("results", lambda i, j: (i, j + 1), lambda i, j: (i, j - 1)),
-            "places for tokens": each("tokens", lambda best, divisor: best),
+            "places for tokens": each("tokens", lambda best, *others: best),
             "parents lost": each("results", lambda i, j: (0 * i, j)),
             "one too many": each(
                 "pick", lambda s, k: _best(s, k + 1), lambda s, k: _best(s, k - 1)
@@ -181,7 +199,8 @@ BEAM_STEP = Check(
                 "pick", lambda s, k: _best(s, k)[::-1], lambda s, k: np.sort(_best(s, k))
             ),
             "parents and tokens exchanged": each("results", lambda i, j: (j, i)),
-            "divided by the number of hypotheses": each("width", lambda m, n_tokens: m),
+            "divided by the number of hypotheses": _divided_by(lambda m, n_tokens, n_beams: m),
+            "divided by the number of beams": _divided_by(lambda m, n_tokens, n_beams: n_beams),
             "multiplied": each("add", np.multiply),
             "subtracted": each("add", lambda t, p: p - t, lambda t, p: t - p),
             "probabilities added": each(

@@ -138,16 +138,17 @@ CACHED_ATTENTION = Check(
         put in front: You put the new tokens in front of the old ones. They are appended behind.
         no mask: New tokens see those that come after them. With one new token nothing needs to be
             hidden; with several the mask is causal, aligned to the last key.
-        aligned to the first key: Your causal mask is aligned to the first key: of the first new
-            token it leaves the oldest key alone. Shift it: new token i stands at place n + i.
+        aligned to the first key: Your causal mask is aligned to the first key, or stands over the
+            first columns: it hides old keys, which every new token sees. Shift it: new token i
+            stands at place n + i.
         mask inverted: You hide the keys that a token may see and show those that it may not. Turn
             the mask round.
         mask after the softmax: You hide weights after the softmax, so the rest does not sum to 1.
             Hide the scores before it, with −∞.
         mask added to the scores: You add the mask to the scores as a number, or subtract its
             opposite. A hidden score is −∞.
-        mask multiplies the scores: You multiply the scores by the mask, so hidden ones become 0,
-            and exp(0) is 1. A hidden score is −∞.
+        mask multiplies the scores: A hidden key has score 0, or nearly, in your function, and
+            exp(0) is 1, so it keeps its weight. A hidden score is −∞.
         next place visible: A new token sees the one behind it. New token i stands at place n + i
             and sees the keys j ≤ n + i.
         softmax over the queries: Your softmax runs over the queries. It runs over the keys, the
@@ -211,7 +212,11 @@ CACHED_ATTENTION = Check(
             "only the new returned": each("kept", lambda past, new, both: new),
             "put in front": _swapped(lambda past, new: np.concatenate([new, past], axis=1)),
             "no mask": each("mask", lambda m, n: np.ones((m, n), bool)),
-            "aligned to the first key": each("mask", lambda m, n: np.tri(m, n, dtype=bool)),
+            "aligned to the first key": each(
+                "mask",
+                lambda m, n: np.tri(m, n, dtype=bool),
+                lambda m, n: np.tri(m, n, dtype=bool) | (np.arange(n) >= m),
+            ),
             "mask inverted": (
                 {"mask": lambda m, n: ~_last_corner(m, n)},
                 {"weigh": lambda softmax, scores, mask: softmax(np.where(mask, -1e9, scores))},

@@ -44,6 +44,10 @@ class Attempt:
         return self.error is None and not agree(self.values, self.expected, self.case)
 
     @property
+    def right(self) -> bool:
+        return self.error is None and not self.wrong
+
+    @property
     def lost(self) -> bool:
         """Whether a value is NaN or infinite that should not be."""
         pairs = zip(self.values, self.expected, strict=True)
@@ -106,7 +110,7 @@ class Caller:
         self.check = check
         self.function = function
         self.budget = Budget(seconds)
-        self.batches_only = False
+        self.lifted = 0  # leading axes that a function for batches alone gets
         self.homes: set[str] = set()  # the libraries of what comes back where no array goes in
         self.remarks: dict[str, list[str]] = {name: [] for name in libraries}
 
@@ -117,11 +121,9 @@ class Caller:
     def attempt(self, case: Case, name: str) -> Attempt:
         """Call the function on `case` in the library of that name."""
         given = {key: _give(x, name) for key, x in case.input.items()}
-        lifted = self._lifted(case)
-        arguments = tuple(
-            given[key][None] if key in lifted else given[key] for key in case.arguments
-        )
-        keywords = {key: given[key] for key in case.options}
+        handed = self._lift(given, case)
+        arguments = tuple(handed[key] for key in case.arguments)
+        keywords = {key: handed[key] for key in case.options}
         outcome = call(self.function, arguments, keywords, self.budget)
         if outcome.stopped:
             mistake = "waits" if outcome.stopped.startswith("waits") else "hangs"
@@ -131,8 +133,8 @@ class Caller:
         if outcome.error is not None:
             return Attempt(case, (), (), outcome.error)
         values = self._values(outcome, case, name)
-        if lifted:
-            values = tuple(x[0] if x.shape[:1] == (1,) else x for x in values)
+        expected = self.check.expected(case)
+        values = tuple(map(self._without_lift, values, expected))
         for key, x in case.input.items():
             after, kind = _arrays_in(given[key]), "list" if isinstance(x, list) else "array"
             if not all(_is_still(after[part], before) for part, before in _arrays_in(x).items()):
@@ -143,13 +145,26 @@ class Caller:
                     "or an assignment to a slice of it.",
                     case,
                 )
-        return Attempt(case, values, self.check.expected(case), None)
+        return Attempt(case, values, expected, None)
 
-    def _lifted(self, case: Case) -> frozenset[str]:
-        """Return the names of the arrays to which a function for batches alone gets an axis."""
-        sequences = frozenset(self.check.sequences if self.batches_only else ())
-        batched = any(case.arrays[key].ndim > self.check.sequence_axes for key in sequences)
-        return frozenset() if batched else sequences
+    def _lift(self, given: dict[str, Any], case: Case) -> dict[str, Any]:
+        """Return what is given with the leading axes that a function for batches alone gets.
+
+        An option of the shape of a sequence, such as a mask of its tokens, gets them too.
+        """
+        axes = self.check.sequence_axes if self.lifted else {}
+        missing = {key: max(0, n + self.lifted - given[key].ndim) for key, n in axes.items()}
+        for key in case.options if axes else ():
+            alike = (k for k in axes if np.shape(case.options[key]) == case.arrays[k].shape)
+            missing[key] = next((missing[k] for k in alike), 0)
+        return {
+            key: x[(None,) * missing.get(key, 0)] if missing.get(key) else x
+            for key, x in given.items()
+        }
+
+    def _without_lift(self, x: np.ndarray, expected: np.ndarray) -> np.ndarray:
+        lead = min(self.lifted, x.ndim - expected.ndim)
+        return x.reshape(x.shape[lead:]) if lead > 0 and x.shape[:lead] == (1,) * lead else x
 
     def _values(self, outcome: Outcome, case: Case, name: str) -> Values:
         returned, wanted = outcome.value, tuple(self.check.results)
@@ -179,6 +194,8 @@ class Caller:
 
     def _array(self, x: Any, label: str, case: Case, name: str) -> np.ndarray:
         try:
+            if isinstance(x, list) and self.check.kind == "integral":
+                x = np.asarray(x)  # ids may stand in a list
             if type(x) in (np.matrix, np.ma.MaskedArray):
                 raise TypeError
             home = library(x)

@@ -195,6 +195,9 @@ TOKEN_MISTAKES = mistakes(
     a token where none is allowed: With max_length 0 nothing may follow the start token, and you
         append a token. Look at the limit before you ask the model, not after.
     max_length ignored: You never look at max_length. Stop there if no stop token comes.
+    start taken for the end: Where the start token is the stop token itself, as with the
+        <|endoftext|> of GPT-2, your loop ends before it begins. Look for the stop token among the
+        tokens that come after the start.
     ends too early: You end at another token than `stop`. Go on until the newest is `stop`.
     neither stop nor limit: Your loop ends neither at the stop token nor at max_length.
     last token alone returned: You return the newest token alone. Collect them all.
@@ -224,6 +227,9 @@ TOKEN_MISTAKES = mistakes(
         "one token too many": each("count", lambda count: count + 1),
         "a token where none is allowed": each("count", lambda count: max(count, 1)),
         "max_length ignored": each("count", lambda count: 10**6),
+        "start taken for the end": each(
+            "ends", lambda i, stop: i[-1] == stop, lambda i, stop: i[0] == stop or i[-1] == stop
+        ),
         "ends too early": each(
             "ends",
             lambda i, stop: len(i) > 1 and i[-1] == i[0],

@@ -7,6 +7,7 @@ import numpy as np
 from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
+from attnbook.check.signatures import signed_as
 from attnbook.check.steps import Case, Check, Mistake, Stage, Values, each
 
 
@@ -15,14 +16,16 @@ def top_p(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check the cut of nucleus sampling: the fewest likeliest tokens that come to `threshold`.
 
     Runs `f` where the model is sure and where it is not, on numbers that meet the threshold
-    exactly, on a threshold of 1 and on one below the largest probability, in float64 and float32.
+    exactly, on equally likely tokens at the cut, on a threshold of 1 and on one below the largest
+    probability, in float64 and float32.
 
     Parameters
     ----------
     f : callable
         Called as ``f(p, threshold)``, by position, on a distribution (V,) and a number above 0 and
         at most 1. It returns the distribution (V,) that is drawn from: 0 for what is cut, and the
-        rest divided by its sum. The likeliest token always stays.
+        rest divided by its sum. The likeliest token always stays. Of equally likely tokens at the
+        cut any may stay, but no more of them than the sum needs.
 
     Examples
     --------
@@ -106,11 +109,21 @@ def _near_the_best(ranked, threshold):
     return ranked >= threshold * np.max(ranked) * (1 - 1e-6)
 
 
+def _of_the_first(p, q):
+    """Return `q` with what is kept of equally likely tokens moved to the first of them."""
+    if getattr(q, "shape", None) != p.shape:
+        return q
+    likely, kept = np.asarray(p), np.asarray(q)
+    source = np.empty(len(likely), dtype=int)
+    source[_falling(likely)] = np.lexsort((-kept, -likely))
+    return q[source.tolist()]
+
+
 def _cut(steps, p, threshold):
     order = steps.order(p)
     ranked = p[order]
     kept = np.where(steps.keeps(ranked, threshold), steps.numbers(ranked, p, threshold), 0)
-    return steps.share(steps.back(kept, order), p, threshold)
+    return _of_the_first(p, steps.share(steps.back(kept, order), p, threshold))
 
 
 _STEPS: dict[str, Callable] = {
@@ -207,6 +220,12 @@ _TOP_P_MISTAKES = mistakes(
     crossing token dropped: You drop the token with which the sum reaches the threshold. What is
         left then has less than the threshold, and nothing is left where the likeliest token alone
         has more. Keep each token before which the sum is below the threshold.
+    sum above the threshold [Meta's Llama]: you keep a token if the sum of the likelier ones is not
+        above the threshold. Only where that sum is exactly the threshold you keep one token more
+        than are needed. Here a token stays only if the sum of the likelier ones is below it.
+    equal ones kept: You keep all tokens that are as likely as the last one that is needed. Where
+        several are equally likely at the cut, only as many of them stay as the sum needs; in the
+        package these are the first in the vocabulary.
     one token too many: You keep one token more than are needed. Where the sum has reached the
         threshold, the next token goes.
     threshold on each token: You compare each probability with the threshold. It is the sum of the
@@ -251,10 +270,10 @@ _TOP_P_MISTAKES = mistakes(
             lambda r, t: np.cumsum(r) > t + 1e-9,
         ),
         "one minus the threshold": _with_the_first(lambda r, t: _before(r) < 1 - t - 1e-9),
+        "sum above the threshold": each("keeps", lambda r, t: _before(r) <= t + 1e-9),
+        "equal ones kept": each("keeps", lambda r, t: r >= np.min(r[_nucleus(r, t)])),
         "one token too many": each(
-            "keeps",
-            lambda r, t: _before(r) <= t + 1e-9,
-            lambda r, t: np.concatenate([[True], _nucleus(r, t)[:-1]]),
+            "keeps", lambda r, t: np.concatenate([[True], _nucleus(r, t)[:-1]])
         ),
         "threshold on each token": _with_the_first(
             lambda r, t: r >= t - 1e-9, lambda r, t: r >= 1 - t - 1e-9
@@ -342,9 +361,14 @@ def _case(threshold: float, *p: float, dtype: str = "float64") -> Case:
     return Case({"p": np.array(p, dtype=dtype), "threshold": threshold})
 
 
+def _any_of_equals(function: Callable) -> Callable:
+    return signed_as(function, lambda p, threshold: _of_the_first(p, function(p, threshold)))
+
+
 _SURE = (0.05, 0.8125, 0.02, 0.0375, 0.08)
 _UNSURE = (0.11, 0.19, 0.14, 0.23, 0.17, 0.16)
 _EXACT = (0.125, 0.5, 0.0625, 0.25, 0.03125, 0.03125)
+_EQUAL = ((0.1, 0.25, 0.2, 0.25, 0.2), (0.25, 0.25, 0.25, 0.25), (0.15, 0.15, 0.4, 0.15, 0.15))
 
 
 def _check(name: str, keeps: Callable, own: tuple[Mistake, ...]) -> Check:
@@ -362,11 +386,13 @@ def _check(name: str, keeps: Callable, own: tuple[Mistake, ...]) -> Check:
                     *(_case(t, *_EXACT) for t in (0.5, 0.25, 0.75)),
                 )
             ),
+            Stage(tuple(_case(0.6, *p) for p in _EQUAL)),
             Stage((_case(0.75, *_EXACT, dtype="float32"), _case(0.45, *_UNSURE, dtype="float32"))),
         ),
         mistakes=own + _of_both(keeps),
         variants=each("share", _share_of_nothing),
         properties=(_kept_by(keeps),),
+        adapt=_any_of_equals,
     )
 
 

@@ -57,13 +57,23 @@ def _of_memory(mask, memory_mask, n):
     return memory_mask
 
 
+def _if_both(own: Callable, given: Callable) -> Callable:
+    """Return what takes the mask of `given` where both are there, and else that of `own`."""
+
+    def take(mask, memory_mask, n):
+        both = mask is not None and memory_mask is not None
+        return (given if both else own)(mask, memory_mask, n)
+
+    return take
+
+
 def _both_masks(mask, memory_mask, n):
     if mask is None or memory_mask is None:
         return mask if memory_mask is None else memory_mask
     return mask & memory_mask
 
 
-def _all_from_target(x, memory):
+def _all_from_target(x, memory, raw, start):
     return x, x, x
 
 
@@ -99,6 +109,8 @@ _OWN = mistakes(
         target. Both come from the memory.
     keys from the target: Your cross-attention takes values from the memory and keys from the
         target. Both come from the memory.
+    queries from the input of the layer: The queries of your cross-attention come from the input of
+        the layer. They come from what the self-attention, residual and all, has made.
     everything from the memory: Your memory attends to itself. The queries come from the target.
     self-attention's weights for the memory: Your attention to the memory uses the matrices of the
         self-attention. It has its own, weights.cross_attention.
@@ -117,14 +129,14 @@ _OWN = mistakes(
         to predict. Hand it to the self-attention.
     memory_mask ignored: The mask of the memory changes nothing: the target attends to the padding
         of the source. Hand it to the cross-attention.
-    masks swapped: Your masks are exchanged: `mask` belongs to the self-attention, `memory_mask` to
-        the attention to the memory.
+    masks swapped: Your masks are exchanged, always or where both are given: `mask` belongs to the
+        self-attention, `memory_mask` to the attention to the memory.
     mask used for the memory too: You hand the mask of the target to both attentions. The memory has
         a mask of its own, and may be seen as a whole: it is not the future of the target.
     memory_mask used for the target too: You hand the mask of the memory to both attentions. It
         hides padding of the source; the self-attention has `mask`.
-    masks inverted: Your masks work the wrong way round: True means that the query may attend to the
-        key. PyTorch's modules have it the other way; pass ~mask to those.
+    masks inverted [the modules of PyTorch]: in your masks True hides a key. Here True means that
+        the query may attend to the key: pass ~mask to those modules.
     mask transposed: Rows and columns of a mask are exchanged: rows are queries, columns are keys.
     """,
     {
@@ -146,10 +158,27 @@ _OWN = mistakes(
             {"to_memory": _all_from_target, "cross_mask": sublayers.no_mask},
             {"to_memory": _all_from_target, **_matrices({CROSS: SELF})[0]},
         ),
-        "queries from the memory": each("to_memory", lambda x, memory: (memory, x, x)),
-        "values from the target": each("to_memory", lambda x, memory: (x, memory, x)),
-        "keys from the target": each("to_memory", lambda x, memory: (x, x, memory)),
-        "everything from the memory": each("to_memory", lambda x, memory: (memory,) * 3),
+        "queries from the memory": each("to_memory", lambda x, memory, raw, start: (memory, x, x)),
+        "values from the target": each(
+            "to_memory",
+            lambda x, memory, raw, start: (x, memory, x),
+            lambda x, memory, raw, start: (x, memory, raw),
+            lambda x, memory, raw, start: (x, memory, start),
+        ),
+        "keys from the target": each(
+            "to_memory",
+            lambda x, memory, raw, start: (x, x, memory),
+            lambda x, memory, raw, start: (x, raw, memory),
+            lambda x, memory, raw, start: (x, start, memory),
+        ),
+        "everything from the memory": each(
+            "to_memory", lambda x, memory, raw, start: (memory,) * 3
+        ),
+        "queries from the input of the layer": each(
+            f"before_{CROSS}",
+            lambda x, start, norm, order: start,
+            lambda x, start, norm, order: norm(start) if order == "pre" else start,
+        ),
         "self-attention's weights for the memory": _matrices({CROSS: SELF}),
         "cross-attention's weights for the target": _matrices({SELF: CROSS}),
         "weights of the attentions swapped": _matrices({CROSS: SELF, SELF: CROSS}),
@@ -167,9 +196,22 @@ _OWN = mistakes(
         "causal mask of its own": each("self_mask", sublayers.causal),
         "mask ignored": each("self_mask", sublayers.no_mask),
         "memory_mask ignored": each("cross_mask", sublayers.no_mask),
-        "masks swapped": {"self_mask": _of_memory, "cross_mask": same},
-        "mask used for the memory too": each("cross_mask", same, _both_masks),
-        "memory_mask used for the target too": each("self_mask", _both_masks, _of_memory),
+        "masks swapped": (
+            {"self_mask": _of_memory, "cross_mask": same},
+            {"self_mask": _if_both(same, _of_memory), "cross_mask": _if_both(_of_memory, same)},
+        ),
+        "mask used for the memory too": each(
+            "cross_mask",
+            same,
+            _both_masks,
+            *(_if_both(_of_memory, mask) for mask in (same, _both_masks)),
+        ),
+        "memory_mask used for the target too": each(
+            "self_mask",
+            _both_masks,
+            _of_memory,
+            *(_if_both(same, mask) for mask in (_of_memory, _both_masks)),
+        ),
         "masks inverted": _one_or_both(np.logical_not),
         "mask transposed": _one_or_both(np.matrix_transpose),
     },
@@ -210,13 +252,20 @@ DECODER_LAYER = sublayers.of_layers(
             option="memory_mask",
         ),
         Stage(
+            (
+                *_both((3, 3, 6, 2, 5), mask=np.tri(3, dtype=bool), memory_mask=_HIDES[[0, 0, 0]]),
+                *_both((3, 3, 6, 2, 7), mask=np.tri(3, dtype=bool), memory_mask=_OTHER),
+            ),
+            option="mask memory_mask",
+        ),
+        Stage(
             (*_both((3, 5, 6, 2, 11), batch=(2,)), *_both((4, 4, 4, 2, 4), batch=(4,))),
-            beyond="a batch (leading axes)",
+            may_raise="a batch (leading axes)",
         ),
         Stage(
             _both((5, 3, 6, 2, 11), batch=(2,), memory_mask=sublayers.LENGTHS),
             option="memory_mask",
-            beyond="a mask for each sequence, (batch, 1, 1, n_s),",
+            may_raise="a mask for each sequence, (batch, 1, 1, n_s),",
             within="a batch (leading axes)",
         ),
     ),

@@ -1,8 +1,12 @@
 """Find out which mistake was made: compute each of a check's, then two together, and compare."""
 
+import contextlib
 import itertools
+import threading
+import time
 from array import array
 from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +16,40 @@ from attnbook.check.calls import Attempt
 from attnbook.check.relations import beside, multiples, related, relations
 from attnbook.check.remembered import digest, digests_of, near
 from attnbook.check.report import show
+from attnbook.check.sandbox import seconds_of_this_thread
 from attnbook.check.steps import WHOLE, Case, Check, Mistake, Values, Way, agree
 
 MOST_PAIRS = 22_000
 """How many pairs of ways are computed at most."""
+
+PATIENCE = 5.0
+"""After how many seconds of computing, for one report, no more pairs are tried."""
+
+_until: ContextVar[tuple[int, float]] = ContextVar("_until", default=(0, 0.0))
+
+
+@contextlib.contextmanager
+def patience() -> Iterator[None]:
+    """Let all searches within, in this thread, share so many seconds."""
+    here = threading.get_ident()
+    began = _until.get()[0] == here
+    token = _until.set(_until.get() if began else (here, computed() + PATIENCE))
+    try:
+        yield
+    finally:
+        _until.reset(token)
+
+
+def is_patient() -> bool:
+    """Tell whether there is time to look for more."""
+    thread, until = _until.get()
+    return thread != threading.get_ident() or computed() < until
+
+
+def computed() -> float:
+    """Return the seconds that this thread has computed."""
+    seconds = seconds_of_this_thread()
+    return time.process_time() if seconds is None else seconds
 
 
 One = tuple[Mistake, Way]
@@ -43,12 +77,12 @@ def explain(
     if simple and simple.name != "result scaled":  # two that cancel each other may give the same
         return (simple,)
     seen = [(m, way) for m, way in ways if WHOLE not in way and _shows(check, way, attempts)]
-    pairs = itertools.islice(_pairs(check, seen), MOST_PAIRS)
+    pairs = _in_time(_pairs(check, seen))
     for mistakes, way in _candidates(check, pairs, attempts):
         if _matches(check, way, attempts):
             return mistakes
-    multiple = simple or related(check, attempts, multiples)
-    return (multiple,) if multiple else _beside(check, ways, attempts)
+    near = simple or related(check, attempts, multiples) or _rounded(attempts)
+    return (near,) if near else _beside(check, ways, attempts)
 
 
 def _in_order(attempts: list[Attempt]) -> list[Attempt]:
@@ -106,12 +140,36 @@ def _through(
             *held,
             *((m, joined) for m, joined, variant in both if not variant),
         )
-        tried = itertools.islice(known, MOST_PAIRS)
-        found = next((one for one in tried if _matches(check, one[1], attempts)), None)
+        found = next((one for one in _in_time(known) if _matches(check, one[1], attempts)), None)
         if not found:
             break
         mistakes, way = found
     return mistakes
+
+
+def _in_time(pairs: Iterable[Explanation]) -> Iterator[Explanation]:
+    """Yield pairs while there is time, and not too many."""
+    return itertools.takewhile(lambda _: is_patient(), itertools.islice(pairs, MOST_PAIRS))
+
+
+def _rounded(attempts: list[Attempt]) -> Mistake | None:
+    """Return what is said of numbers that are right to as many digits as 16 bits hold."""
+    furthest = 0.0
+    for attempt in attempts:
+        for got, right in zip(attempt.values, attempt.expected, strict=True):
+            if got.shape != right.shape or got.dtype.kind != "f":
+                return None
+            most = np.max(np.abs(right), initial=0, where=np.isfinite(right))
+            off = np.max(np.abs(got - right), initial=0, where=np.isfinite(right))
+            furthest = max(furthest, float(off / most)) if most else furthest
+    for name, digits, epsilon in (("float16", "three", 2**-10), ("bfloat16", "two", 2**-7)):
+        if furthest < 2 * epsilon:
+            return Mistake(
+                f"equal to {digits} digits",
+                f"Your numbers equal the right ones to about {digits} digits and no further, as "
+                f"after a computation in half precision. Is something rounded to {name}?",
+            )
+    return None
 
 
 def _loses(check: Check, way: Way, attempt: Attempt) -> bool:

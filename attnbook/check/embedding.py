@@ -199,7 +199,7 @@ def table_stages(case: Callable) -> tuple[Stage, ...]:
     return (
         Stage(tuple(case(*size) for size in sizes)),
         Stage((case(5, 3, long, "float32"),)),
-        Stage((case(5, 7, batch), case(5, 2, batch)), beyond="a batch (leading axes)"),
+        Stage((case(5, 7, batch), case(5, 2, batch)), may_raise="a batch (leading axes)"),
     )
 
 
@@ -212,7 +212,5 @@ EMBED = Check(
     steps=_STEPS,
     stages=table_stages(_case),
     mistakes=_MISTAKES,
-    sequences=("ids",),
-    sequence_axes=1,
     legible=True,
 )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -62,6 +63,13 @@ def order_is_free(case: Case, values: Values, again: Callable) -> str | None:
     return None
 
 
+def _sequence_first(x, weights, mask=None):
+    """Return the layer of an x of (n, batch, d_model)."""
+    turned = np.swapaxes(x, 0, 1) if x.ndim == 3 else x
+    output: Any = attnbook.encoder_layer(turned, weights, mask)
+    return np.swapaxes(output, 0, 1) if x.ndim == 3 else output
+
+
 _OWN = mistakes(
     """
     norms swapped: Your two normalisations are exchanged: self_attention_norm belongs to the
@@ -74,10 +82,13 @@ _OWN = mistakes(
         or the values alone, are not. The normalised x is all three.
     causal mask of its own: Your self-attention hides the future although no mask is given. Every
         token of an encoder sees all others; use `mask` as it comes, and nothing else.
+    sequence before batch [PyTorch without batch_first=True]: you take the first axis for the
+        sequence and the second for the batch. Here the batch comes first, (batch, n, d_model), so
+        your tokens attend across sequences.
     mask ignored: The mask changes nothing: what it hides is still seen. Hand it on to the
         attention.
-    mask inverted: Your mask works the wrong way round: True means that the query may attend to the
-        key. PyTorch's modules have it the other way; pass ~mask to those.
+    mask inverted [the modules of PyTorch]: in your mask True hides a key. Here True means that the
+        query may attend to the key: pass ~mask to those modules.
     mask transposed: Rows and columns of your mask are exchanged: rows are queries, columns are
         keys.
     """,
@@ -97,6 +108,7 @@ _OWN = mistakes(
             sublayers.causal,
             lambda mask, other, n: None if mask is None else np.tri(n, dtype=bool),
         ),
+        "sequence before batch": each("compute", _sequence_first),
         "mask ignored": each("self_mask", sublayers.no_mask),
         "mask inverted": each("self_mask", sublayers.changed(np.logical_not)),
         "mask transposed": each("self_mask", sublayers.changed(np.matrix_transpose)),
@@ -124,12 +136,12 @@ ENCODER_LAYER = sublayers.of_layers(
         ),
         Stage(
             (*_both((5, 6, 2, 11), batch=(3,)), *_both((4, 4, 2, 4), batch=(4,))),
-            beyond="a batch (leading axes)",
+            may_raise="a batch (leading axes)",
         ),
         Stage(
             _both((3, 6, 2, 11), batch=(2,), mask=sublayers.LENGTHS),
             option="mask",
-            beyond="a mask for each sequence, (batch, 1, 1, n),",
+            may_raise="a mask for each sequence, (batch, 1, 1, n),",
             within="a batch (leading axes)",
         ),
     ),

@@ -22,12 +22,19 @@ from attnbook.check.calls import (
     accepted_options,
     class_passed,
 )
+from attnbook.check.diagnosis import patience
+from attnbook.check.growth import grown
+from attnbook.check.lending import uses_torch
 from attnbook.check.report import Report
-from attnbook.check.sandbox import describe_error, error_text
+from attnbook.check.sandbox import describe_error, error_text, how_far
 from attnbook.check.steps import Case, Check, Stage, agree, difference
 from attnbook.kernels.backends import devices
 
 F = TypeVar("F", bound=Callable)
+ONE_NAME = (
+    "One name can mean two things: `x.var(-1)`, for example, divides by n in NumPy and by n − 1 in "
+    "PyTorch."
+)
 FOR_ALL = """
 time_limit : float
     Seconds of computing for all calls together.
@@ -57,12 +64,13 @@ def present() -> list[str]:
 
 
 class Raises(Exception):  # noqa: N818
-    """The function raises in one library; it may still be right in another."""
+    """The function raises in one library, after so many calls; it may be right in another."""
 
-    def __init__(self, finding: Finding, error: BaseException):
-        self.finding, self.error = finding, error
+    def __init__(self, finding: Finding, error: BaseException, after: int):
+        self.finding, self.error, self.after = finding, error, after
 
 
+@patience()
 def run(check: Check, function: Callable, time_limit: float) -> Report:
     """Check `function` in every array library that is present."""
     seconds = check_number("time_limit", time_limit)
@@ -87,6 +95,7 @@ def _is_result(x: Any) -> bool:
     return hasattr(x, "shape") or (several and all(_is_result(part) for part in x))
 
 
+@patience()
 def either(checks: dict[str, Check], function: Callable, time_limit: float) -> Report:
     """Run checks that differ by a convention: a function that passes one of them is right.
 
@@ -149,31 +158,51 @@ class Examination:
                     wrong[name] = found.finding
                 self.settled = bool(right or wrong)
         except Found as found:
-            return self._report(found.finding, ())
+            return self._report(found.finding, (), next(iter(self.calls.remarks)))
         where = " and ".join(PRETTY[name] for name in right)
         if not right:
-            return self._report(_first_finding(wrong, raised), ())
+            home = next(iter(wrong), "") or _home(raised, self.function)
+            return self._report(wrong.get(home) or self._of_errors(home, raised), (), home)
         # it is judged by the library that it is written for: the functions of that one can return
         # anything on the arrays of another
-        for name in wrong:
-            self.calls.remarks[name] = [f"right on {where}; on {PRETTY[name]} its result differs."]
-        if "numpy" in wrong:  # which is there on each machine, so the text may say it
-            self.general += self.calls.remarks["numpy"]
+        message = "agrees with the reference"
+        for name, finding in wrong.items():
+            differs = f"right on {where}; on {PRETTY[name]} its result differs. {finding.detail}"
+            self.calls.remarks[name] = [f"{differs} {ONE_NAME}".replace("  ", " ")]
+            self.general += self.calls.remarks[name]
+            message = f"agrees with the reference on {where} arrays, but not on {PRETTY[name]}'s"
         for name, problem in raised.items():
             text = describe_error(problem.error)
             self.calls.remarks[name] = [f"right on {where}; on {PRETTY[name]} it raises {text}."]
-        finding = Finding(None, "agrees with the reference")
-        return self._report(finding, tuple(sorted(self.calls.homes) or right), right[0])
+        return self._report(
+            Finding(None, message), tuple(sorted(self.calls.homes) or right), right[0]
+        )
 
-    def _report(self, finding: Finding, libraries: tuple[str, ...], home: str = "") -> Report:
-        """Return the report of a function that is right in the library `home`, or in none."""
-        remarks = self.general if home else []
-        remarks = remarks + self.calls.remarks[home or next(iter(self.calls.remarks))]
+    def _of_errors(self, home: str, raised: dict[str, Raises]) -> Finding:
+        """Return the finding in the library `home`, with what is raised in the others.
+
+        For a function for NumPy, that is no part of the text, which is the same without them.
+        """
+        finding = raised[home].finding
+        for name, raises in raised.items():
+            text = error_text(raises.error)
+            if text == error_text(raised[home].error) or finding.mistake != "raises":
+                continue
+            if home == "numpy":
+                self.calls.remark(name, f"on {PRETTY[name]} arrays it raises {text}.")
+            else:
+                more = f"On {PRETTY[name]} arrays it raises {text}."
+                finding = replace(finding, message=f"{finding.message} {more}")
+        return finding
+
+    def _report(self, finding: Finding, libraries: tuple[str, ...], home: str) -> Report:
+        """Return the report of a function that is right in `libraries`, written for `home`."""
+        remarks = (self.general if libraries else []) + self.calls.remarks[home]
         remarks = [*remarks, *self.calls.budget.remarks]
         others = dict.fromkeys(text for texts in self.calls.remarks.values() for text in texts)
         return finding.report(
             self.check.name,
-            passed=bool(home),
+            passed=bool(libraries),
             remarks=tuple(remarks),
             library_remarks=tuple(text for text in others if text not in remarks),
             cases=self.cases,
@@ -185,10 +214,10 @@ class Examination:
         first = self.check.stages[0].cases[0]
         self._find_batches_only(first, name)
         self._repeat(first, name)
+        self._find_kept_tables(name)
         passed: list[Attempt] = []
         self.failed_beyond.clear()
-        chosen = {"", *takes}
-        self.later = [stage for stage in self.check.stages if stage.option in chosen]
+        self.later = [stage for stage in self.check.stages if {*stage.option.split()} <= takes]
         while self.later:
             stage = self.later.pop(0)
             if stage.within not in self.failed_beyond:
@@ -196,21 +225,27 @@ class Examination:
                 self.began_right = True
 
     def _find_batches_only(self, case: Case, name: str) -> None:
-        """Find out whether the function takes one sequence, or else batches alone."""
-        self.calls.batches_only = False
-        if not self.check.sequences:
+        """Find out whether the function takes one sequence, or else batches alone.
+
+        If it raises on all of them, it is for those on which it gets furthest.
+        """
+        tried: dict[int, Attempt] = {}
+        for axes in (0, 1, 2) if self.check.sequence_axes else (0,):
+            self.calls.lifted = axes
+            tried[axes] = batch = self.calls.attempt(case, name)
+            alone = tried[0]
+            if batch.error is None and batch.fits:
+                # what sums over the first axis fits a batch of one by chance
+                pairs = zip(alone.values, alone.expected, strict=True)
+                if not any(x.ndim < e.ndim for x, e in pairs):
+                    break
+            if batch.error is None and alone.error is not None:
+                break
+        else:
+            raised = {n: how_far(a.error) for n, a in tried.items() if a.error is not None}
+            self.calls.lifted = max(raised, key=raised.__getitem__) if tried[0].error else 0
             return
-        alone = self.calls.attempt(case, name)
-        if alone.error is None and alone.fits:
-            return
-        self.calls.batches_only = True
-        batch = self.calls.attempt(case, name)
-        # what sums over the first axis fits a batch of one by chance
-        sums = any(x.ndim < e.ndim for x, e in zip(alone.values, alone.expected, strict=True))
-        self.calls.batches_only = batch.error is None and (
-            alone.error is not None or (batch.fits and not sums)
-        )
-        if self.calls.batches_only:
+        if self.calls.lifted:
             happens = findings.what_happens(alone.error)
             self.calls.remark(name, f"on one sequence without a batch axis {happens}.")
 
@@ -247,28 +282,39 @@ class Examination:
             )
             raise Found(finding)
 
+    def _find_kept_tables(self, name: str) -> None:
+        """Find out whether what is kept of one input is taken for one of other sizes."""
+        for case, longer, anew in grown(self.check):
+            before, after = (self.calls.attempt(one, name) for one in (case, longer))
+            if before.right and not after.right and self.calls.attempt(anew, name).right:
+                raise Found(findings.finding_of_a_kept_table(self.check, after))
+
     def _stage(self, stage: Stage, name: str, passed: list[Attempt]) -> list[Attempt]:
         attempts = [self.calls.attempt(case, name) for case in stage.cases]
         self.cases += len(attempts)
         returned = [attempt for attempt in attempts if attempt.error is None]
         wrong = [attempt for attempt in returned if attempt.wrong]
         error = next((a.error for a in attempts if a.error is not None), None)
-        if stage.beyond and (error is not None or wrong):
-            self.failed_beyond.add(stage.beyond)
+        optional = stage.beyond or stage.may_raise
+        if optional and (error or wrong) and (not wrong or stage.excuses(attempts[0].error)):
+            self.failed_beyond.add(optional)
             finding = self._diagnose(wrong, returned + passed, name) if wrong else None
-            self.calls.remark(name, findings.remark_beyond(self.check, stage, error, finding))
+            self.calls.remark(name, findings.remark_beyond(self.check, optional, error, finding))
             return [attempt for attempt in returned if not attempt.wrong]
         if wrong and self.settled:
-            raise Found(Finding(None, ""))
+            smallest = min(wrong, key=lambda attempt: attempt.case.size)
+            detail = difference(self.check, smallest.case, smallest.values, smallest.expected)
+            raise Found(Finding(None, "", detail))
         if wrong:
-            raise Found(self._diagnose(wrong, returned + passed, name, self._later(name)))
+            finding = self._diagnose(wrong, returned + passed, name, self._later(name))
+            raise Found(findings.beyond_the_first(finding, stage.may_raise))
         if error is None:
             return returned
-        if stage.may_raise:
-            self.failed_beyond.add(stage.may_raise)
-            self.calls.remark(name, f"on {stage.may_raise} {findings.what_happens(error)}.")
-            return returned
-        raise Raises(findings.finding_of_error(self.check, stage, attempts, name), error)
+        axes = {0: "", 1: ", each with a leading axis of length 1"}
+        lifted = self.calls.lifted
+        about = axes.get(lifted, f", each with {lifted} leading axes of length 1")
+        finding = findings.finding_of_error(self.check, stage, attempts, name, about)
+        raise Raises(finding, error, len(passed) + len(returned))
 
     def _diagnose(
         self,
@@ -285,9 +331,10 @@ class Examination:
         remarks = [*self.calls.remarks[name]]
         try:
             for stage in self.later:
-                if not stage.beyond and not stage.within:
+                if not stage.within:
                     attempts = [self.calls.attempt(case, name) for case in stage.cases]
-                    yield [attempt for attempt in attempts if attempt.error is None]
+                    if not stage.excuses(attempts[0].error):
+                        yield [attempt for attempt in attempts if attempt.error is None]
         except Found:  # it does not end, or returns something else
             return
         finally:
@@ -297,13 +344,21 @@ class Examination:
         return self.calls.attempt(replace(case, arguments={**case.arguments, **arrays}), name)
 
 
-def _first_finding(wrong: dict[str, Finding], raised: dict[str, Raises]) -> Finding:
-    """Return what NumPy says, unless the function is written for another library."""
-    if wrong:
-        return next(iter(wrong.values()))
+def _home(raised: dict[str, Raises], function: Callable) -> str:
+    """Return the library for which a function is written that raises in all of them.
 
-    def is_foreign(raises: Raises) -> bool:  # then another library got further
-        unknown = isinstance(raises.error, AttributeError)
-        return unknown or "tensor" in error_text(raises.error).lower()
+    It is the one in which it gets furthest. Where that is one place, what NumPy's arrays raise for
+    not being tensors decides, then the names in the code.
+    """
 
-    return min(raised.values(), key=is_foreign).finding
+    def fits(name: str) -> tuple:
+        error = raised[name].error
+        text = error_text(error)
+        of_tensors = name == "numpy" and "tensor" in text.lower()
+        of_types = (
+            isinstance(error, (AttributeError, TypeError)) and findings.ONE_NUMBER not in text
+        )
+        named = name == "torch" and uses_torch(function)
+        return raised[name].after, how_far(error), -of_tensors - of_types, named
+
+    return max(raised, key=fits)

@@ -5,14 +5,17 @@ stage that failed and in all before. What no mistake explains is described by th
 not hold.
 """
 
+import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import numpy as np
 
+from attnbook.check import diagnosis
 from attnbook.check.calls import PRETTY, Attempt, Finding
-from attnbook.check.diagnosis import explain
+from attnbook.check.diagnosis import explain, is_patient
 from attnbook.check.report import FailingCase, names_in
-from attnbook.check.sandbox import describe_error, error_text
+from attnbook.check.sandbox import describe_error, error_text, is_deliberate
 from attnbook.check.steps import Case, Check, Stage, Values, agree, difference
 
 HINTS = {
@@ -20,6 +23,18 @@ HINTS = {
     SystemExit: " A function hands back its result with return; exit ends the whole program.",
     KeyboardInterrupt: " Only the person at the keyboard should raise this one.",
 }
+AT_ONCE = (
+    "Two mistakes at once.",
+    "A mistake and another convention at once.",
+    "Two other conventions at once.",
+)
+"""How the message of two begins, by how many of them are conventions."""
+ONE_NUMBER = "only 0-dimensional arrays"
+"""What NumPy says where a function of Python wants one number."""
+DTYPES_DIFFER = re.compile("scalar type|same dtype|dtypes match|dtype to be equal")
+"""What PyTorch says where two dtypes meet."""
+PLACES = re.compile(r"(dimension|axis|operand|position|argument|index) \d+")
+"""Numbers in the text of an error that are no sizes."""
 UNKNOWN = "Your numbers differ from the reference, and not in a way that this check knows."
 
 Again = Callable[..., Attempt]
@@ -44,7 +59,8 @@ def finding_of_results(
     detail = difference(check, shown.case, shown.values, shown.expected)
     mistakes = explain(check, returned, later)
     if mistakes:
-        messages = ["Two mistakes at once."] if len(mistakes) > 1 else []
+        others = sum(mistake.convention for mistake in mistakes)
+        messages = [AT_ONCE[others]] if len(mistakes) > 1 else []
         message = " ".join([*messages, *(mistake.message for mistake in mistakes)])
         name = "; ".join(mistake.name for mistake in mistakes)
         return Finding(name, message, detail, shown.failing)
@@ -63,10 +79,28 @@ def finding_of_results(
             shown.failing,
         )
     message = f"{_described(check, smallest, again)}{_partly(check, shown)}"
+    if not is_patient():
+        seconds = f"{diagnosis.PATIENCE:g} seconds of computing"
+        message += f" The search for two mistakes at once ended after {seconds}."
     return Finding(None, message, detail, shown.failing)
 
 
-def finding_of_error(check: Check, stage: Stage, attempts: list[Attempt], name: str) -> Finding:
+def finding_of_a_kept_table(check: Check, after: Attempt) -> Finding:
+    """Say that something of an earlier call is used, whose sizes are others."""
+    does = f"raises {error_text(after.error)}" if after.error else "returns other numbers"
+    message = (
+        f"After an input of other sizes your function {does}, although it is right on sizes that "
+        "are all new to it. It keeps something of an earlier call, such as a table or a mask, and "
+        "finds it again by a part of the sizes. Put every size into the key, or keep nothing."
+    )
+    case = after.failing
+    detail = difference(check, after.case, after.values, after.expected) if not after.error else ""
+    return Finding("table of other sizes", message, detail or f"It was given {after.case}.", case)
+
+
+def finding_of_error(
+    check: Check, stage: Stage, attempts: list[Attempt], name: str, about: str = ""
+) -> Finding:
     """Say what the first error in a stage means, on arrays of library `name`."""
     case, error = next((a.case, a.error) for a in attempts if a.error is not None)
     given = FailingCase(case.arguments, case.options)
@@ -77,23 +111,55 @@ def finding_of_error(check: Check, stage: Stage, attempts: list[Attempt], name: 
     for kind, hint in HINTS.items():
         if isinstance(error, kind):
             message += hint
-    if "only 0-dimensional arrays" in error_text(error):
+    if ONE_NUMBER in error_text(error):
         message += " The functions of math take one number; NumPy's take arrays."
-    square = [attempt for attempt in attempts if attempt.case.is_square]
-    if square and all(attempt.error is None for attempt in square):
+    if DTYPES_DIFFER.search(error_text(error)):
+        message += (
+            f" The input is {case.dtype}, and something else in your code is of another dtype. "
+            "Convert that to the dtype of the input, for example by `.to(x.dtype)` in PyTorch."
+        )
+    if _takes_an_axis_for_another(attempts, error, case):
         message += " It runs where all sizes are equal, so somewhere one axis is taken for another."
-    arrays = f", as {PRETTY[name]} arrays" if case.arrays else ""
+    arrays = f"{about}, as {PRETTY[name]} arrays" if case.arrays else ""
     return Finding("raises", message, f"It was given {case}{arrays}.", given)
 
 
+def _takes_an_axis_for_another(attempts: list[Attempt], error: BaseException, case: Case) -> bool:
+    """Tell whether an error is about two sizes of the input, and only where these differ.
+
+    Sizes of the input alone are named, so that no table or number in the code is too small, and it
+    is a library that complains.
+    """
+    square = [attempt for attempt in attempts if attempt.case.is_square]
+    if not square or any(attempt.error is not None for attempt in square) or is_deliberate(error):
+        return False
+    text = PLACES.sub("", re.sub(r"(?<=\d)x(?=\d)", " ", error_text(error)))
+    named = {int(n) for n in re.findall(r"(?<!\w)\d+", text)} - {1}
+    sizes = {n for x in case.arrays.values() for n in x.shape}
+    return len(named & sizes) > 1 and named <= sizes | {x.size for x in case.arrays.values()}
+
+
 def remark_beyond(
-    check: Check, stage: Stage, error: BaseException | None, finding: Finding | None
+    check: Check, what: str, error: BaseException | None, finding: Finding | None
 ) -> str:
     """Say what happens on inputs that a function for matrices need not take."""
     known = {mistake.name for mistake in check.mistakes}
     is_known = finding is not None and known.intersection(names_in(finding.mistake))
     more = f" {finding.message}" if finding and is_known else ""
-    return f"on {stage.beyond} {what_happens(error)}.{more}"
+    return f"on {what} {what_happens(error)}.{more}"
+
+
+def beyond_the_first(finding: Finding, what: str) -> Finding:
+    """Say of numbers without a name that they are wrong on `what`, which may raise."""
+    if finding.mistake or not what:
+        return finding
+    message = (
+        f"{finding.message} Without {what.rstrip(',')} it is right. With it your function may "
+        "raise an error, but it must not return other numbers."
+    )
+    return replace(
+        finding, mistake=f"wrong on {what.partition(' (')[0].rstrip(',')}", message=message
+    )
 
 
 def what_happens(error: BaseException | None) -> str:

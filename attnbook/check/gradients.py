@@ -11,6 +11,7 @@ from attnbook.check import attention_cases as cases
 from attnbook.check import softmax_gradients
 from attnbook.check import weights as w
 from attnbook.check.engine import documented, run
+from attnbook.check.linear_gradients import PRODUCTS
 from attnbook.check.normalization import VARIANTS
 from attnbook.check.report import Report
 from attnbook.check.scores import WEIGHT_STEPS, sized, transposed, weights_from_steps
@@ -101,6 +102,9 @@ _REVERSED: Way = {
     "grad_value": lambda a, g, v, d: a.T @ g,
 }
 
+_BUT_THE_SECOND = (PRODUCTS[0], *PRODUCTS[2:])
+_BUT_THE_THIRD = (*PRODUCTS[:2], *PRODUCTS[3:])
+
 _OF_A_SOFTMAX = {
     mistake.name: mistake.ways
     for mistake in only(
@@ -185,6 +189,9 @@ _BACKWARD_MISTAKES = mistakes(
         queries hand down: a sum.
     weights left out of grad_value: Every value gets the sum or the mean of all rows of grad_output,
         whatever its weights. It gets Aᵀ times grad_output.
+    another product: You multiply the right two matrices in another order, or with another one of
+        them transposed. It runs only where the sizes agree. With G for the gradient of the scores,
+        grad_query is G K, grad_key is Gᵀ Q, and grad_value is Aᵀ times grad_output.
     """,
     {
         **_OF_A_SOFTMAX,
@@ -235,6 +242,12 @@ _BACKWARD_MISTAKES = mistakes(
         ),
         "scores not transposed in grad_key": {"grad_key": lambda d, q, k, v: d @ q},
         "scores transposed in grad_query": {"grad_query": lambda d, q, k, v: transposed(d) @ k},
+        "another product": (
+            *({"grad_query": lambda d, q, k, v, by=by: by(d, k)} for by in PRODUCTS[1:]),
+            *({"grad_key": lambda d, q, k, v, by=by: by(d, q)} for by in _BUT_THE_THIRD),
+            *({"grad_value": lambda a, g, v, d, by=by: by(a, g)} for by in _BUT_THE_THIRD),
+            *({"grad_weights": lambda g, v, by=by: by(g, v)} for by in _BUT_THE_SECOND),
+        ),
         "grad_query from the wrong factor": each(
             "grad_query", lambda d, q, k, v: d @ v, lambda d, q, k, v: d @ q
         ),

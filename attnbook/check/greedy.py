@@ -20,7 +20,8 @@ from attnbook.check.toys import TooLong, Toy, ToyStep
 def greedy_decode(f: Callable, *, cached: bool = False, time_limit: float = 10.0) -> Report:
     """Check greedy decoding: append the likeliest token until the stop token or a limit.
 
-    Runs `f` on toy models that stop at once, early or never, for no token at all, and on a batch.
+    Runs `f` on toy models that stop at once, early or never, from a start token that is the stop
+    token, for no token at all, and on a batch.
     Their logits depend on every token before them and on its position.
 
     Parameters
@@ -129,6 +130,7 @@ def _check(cached: bool, text: str) -> Check:
                 tuple(_case(*sizes, kind=kind) for sizes in _SEEDS),
                 errors={TooLong: "neither stop nor limit"},
             ),
+            Stage(tuple(_case(*sizes, start=2, kind=kind) for sizes in _SEEDS[:3])),
             Stage((_case(0, 0, kind=kind),), may_raise="max_length = 0"),
             *((batch,) if batches else ()),
         ),

@@ -71,6 +71,25 @@ _UNSPLIT: Way = {**_split(_same), "join": _same}
 _IN_GROUPS: Way = {**_split(cut.along_the_sequence), "join": _groups_in_order}
 
 
+def _packed(of: int) -> Callable:
+    """Return the projection of query, key or value by all three matrices side by side."""
+    return lambda *given: given[of] @ np.concatenate(given[3:], axis=-1)
+
+
+def _third(of: int) -> Callable:
+    """Return the split that takes the query, the key or the value out of each head's columns."""
+    return lambda x, n_heads: np.split(cut.heads_of(x, n_heads), 3, axis=-1)[of]
+
+
+_PACKED: tuple[Way, ...] = tuple(
+    {
+        **{f"project_{name}": _packed(of) for of, name in zip(inputs, _ALL, strict=True)},
+        **{f"split_{name}": _third(of) for of, name in enumerate(_ALL)},
+    }
+    for inputs in ((0, 1, 2), (0, 0, 0))
+)
+
+
 def _ended(arrange: Callable, output: Callable) -> dict[str, Callable]:
     """Return the way that makes (..., n, any width) of the heads, and its output of that."""
     return {"arrange": arrange, "join": _same, "output": output}
@@ -147,6 +166,10 @@ HEADS_MISTAKES = mistakes(
         their group. Every head sees every token: cut the last axis, the features.
     interleaved features: Head i gets the features i, i + h, i + 2h, …: the last axis is read as (d,
         h). Head i is a piece in one run, the columns i·d to (i + 1)·d − 1. Read it as (h, d).
+    columns by head [GPT-NeoX and the UvA tutorials]: you put W_Q, W_K and W_V side by side, give
+        each head a run of columns of all three, and cut it into query, key and value. Matrices that
+        are stored so want it. Here W_Q has the columns of all queries, head after head, and so have
+        W_K and W_V.
     heads joined in reverse: The heads are joined in reverse order, so each meets the rows of W_O
         that belong to another. Head i takes the columns i·d to (i + 1)·d − 1 of the joined output.
     one big head: You never split: there is one head of the full width, with one pattern of weights
@@ -215,6 +238,7 @@ HEADS_MISTAKES = mistakes(
             _split(cut.interleaved),
             {"join": cut.interleaved_join},
         ),
+        "columns by head": _PACKED,
         "heads joined in reverse": {"arrange": cut.reversed_heads},
         "one big head": (_UNSPLIT, {**_UNSPLIT, "width": _full_width}),
         "one head alone": tuple(

@@ -242,11 +242,10 @@ def network_check(name: str, kind: type, case: Callable, **fields: Any) -> Check
         stages=(
             Stage((case(3, 3, 3), case(2, 5, 11), case(1, 7, 3))),
             Stage((case(2, 5, 11, dtype="float32"),)),
-            Stage((case(2, 5, 11, 3), case(3, 3, 3, 3)), beyond="a batch (leading axes)"),
+            Stage((case(2, 5, 11, 3), case(3, 3, 3, 3)), may_raise="a batch (leading axes)"),
         ),
         properties=(tokens_are_alone,),
         adapt=partial(of_arrays, kind=kind, count=len(parameters)),
-        sequences=("x",),
         legible=True,
         **fields,
     )

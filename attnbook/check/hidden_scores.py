@@ -32,11 +32,13 @@ RENORMALIZED = tuple(
 
 MASK_MISTAKES = mistakes(
     """
-    mask inverted: Your mask is inverted: it hides what it should show. Here True means that the
-        query may attend to the key. Other libraries have it the other way round.
+    mask inverted [torch.nn.MultiheadAttention]: your mask is inverted, since True hides a key in
+        it. Here True means that the query may attend to the key: pass ~mask, or turn the condition
+        round.
     mask ignored: Your function takes a mask and does not use it: every query attends to every key.
-    mask multiplies the scores: You multiply the scores by the mask, so a hidden key has score 0.
-        exp(0) is 1, not 0, and the key still gets weight. A hidden score must be −∞.
+    mask multiplies the scores: A hidden key has score 0, or nearly, in your function: you multiply
+        the scores by the mask, or fill with 0 or with a small number such as 1e-10. exp(0) is 1,
+        not 0, and the key still gets weight. A hidden score must be −∞.
     mask added to the scores: You add the mask to the scores, where True counts as 1 and False as 0:
         a small push, and nothing is hidden. A hidden score must be −∞.
     mask transposed: Your mask is transposed: its rows are the queries and its columns the keys.

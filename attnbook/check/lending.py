@@ -22,9 +22,20 @@ DEPTH = 4
 def modules_of(model: Any) -> list[Any]:
     """Return the `torch.nn.Module`s that `model` is or uses, each once."""
     torch = sys.modules.get("torch")
-    if torch is None:
-        return []
-    found: list[Any] = []
+    return [] if torch is None else [x for x in _reached(model) if isinstance(x, torch.nn.Module)]
+
+
+def uses_torch(function: Any) -> bool:
+    """Tell whether a function or what it uses names something of PyTorch."""
+    names = (
+        getattr(x, "__module__", None) or getattr(x, "__name__", "") for x in _reached(function)
+    )
+    return any(str(name).partition(".")[0] == "torch" for name in names)
+
+
+def _reached(model: Any) -> Iterator[Any]:
+    """Yield `model` and all that it uses, each once; a module is not followed further."""
+    torch = sys.modules.get("torch")
     seen: set[int] = set()
     near = [model]
     for _ in range(DEPTH):
@@ -33,13 +44,11 @@ def modules_of(model: Any) -> list[Any]:
             if id(x) in seen:
                 continue
             seen.add(id(x))
-            if isinstance(x, torch.nn.Module):
-                found.append(x)
-            else:
+            yield x
+            if torch is None or not isinstance(x, torch.nn.Module):
                 with contextlib.suppress(Exception):  # an object may do anything when it is asked
                     further += _used_by(x)
         near = further
-    return found
 
 
 def _used_by(x: Any) -> list[Any]:

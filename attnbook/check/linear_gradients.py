@@ -7,6 +7,7 @@ import numpy as np
 
 from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
+from attnbook.check.scores import transposed
 from attnbook.check.sentences import mistakes
 from attnbook.check.steps import Case, Check, Stage, Values, Way, draw, each
 
@@ -65,12 +66,30 @@ def both(function: Callable) -> Way:
     return {"results": lambda grads: tuple(map(function, grads))}
 
 
+def _same(x):
+    return x
+
+
+PRODUCTS: tuple[Callable, ...] = tuple(
+    lambda a, b, first=first, second=second: first(a) @ second(b)
+    for first in (_same, transposed)
+    for second in (_same, transposed)
+) + tuple(
+    lambda a, b, first=first, second=second: first(b) @ second(a)
+    for first in (_same, transposed)
+    for second in (_same, transposed)
+)
+"""The products of two matrices, each as it is or transposed: a b, a bᵀ, aᵀ b, aᵀ bᵀ, b a, …"""
+
 MISTAKES = mistakes(
     """
     W not transposed in grad_x: You compute grad_x with W where Wᵀ is needed. It runs only where W
         is square. Input j reaches output i by W[j, i], and the gradient goes back the same way.
     x not transposed in grad_W: You multiply x and grad_output without the transpose, or transpose
         the second. It runs only where the sizes agree. W[j, i] joins feature j of x and output i.
+    another product: You multiply the right two matrices in another order, or with another one of
+        them transposed. It runs only where the sizes agree. grad_x is grad_output Wᵀ, and grad_W is
+        xᵀ grad_output.
     grad_W transposed: Your grad_W is the right one transposed. A gradient has the shape of what it
         belongs to: grad_W is (d, d_out), as W is.
     averaged over the tokens: You divide grad_W by the number of tokens. Every token used W, so its
@@ -115,6 +134,10 @@ MISTAKES = mistakes(
         "x not transposed in grad_W": each(
             "collect", lambda x, g: x @ g, lambda x, g: x @ g.T, lambda x, g: (x @ g).T
         ),
+        "another product": tuple(
+            {"back": lambda g, W, x, by=by: by(g, W)} for by in (PRODUCTS[0], *PRODUCTS[2:])
+        )
+        + each("collect", *PRODUCTS[3:6], PRODUCTS[7]),
         "grad_W transposed": each("grad_W", lambda d, x, W: d.T),
         "averaged over the tokens": each(
             "grad_W",
@@ -218,7 +241,7 @@ LINEAR_VJP = Check(
     stages=(
         Stage((_case(3, 3, 3), _case(2, 5, 11), _case(7, 3, 2), _case(1, 5, 3))),
         Stage((_case(2, 5, 11, dtype="float32"),)),
-        Stage((_case(2, 5, 11, 3), _case(3, 3, 3, 3)), beyond="a batch (leading axes)"),
+        Stage((_case(2, 5, 11, 3), _case(3, 3, 3, 3)), may_raise="a batch (leading axes)"),
     ),
     mistakes=MISTAKES,
     properties=(products_agree,),

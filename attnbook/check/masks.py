@@ -81,15 +81,16 @@ def _is_of_nothing(returned):
 
 _MISTAKES = mistakes(
     """
-    additive mask: You return the numbers that are added to the scores, 0 where a query may look and
-        −∞ where it may not. A mask is boolean here, True = may attend: return mask == 0.
+    additive mask [torch.nn.Transformer]: you return the numbers that are added to the scores, 0
+        where a query may look and −∞ where it may not. Here a mask is boolean, True = may attend:
+        return mask == 0.
     numbers for booleans: You return the numbers 0 and 1. A mask is boolean, True = may attend:
         compare, as in mask == 1, or make the array with dtype=bool. Numbers would be taken for
         something to add to the scores, or for indices.
     list of nothing: For a size of 0 your lists are empty, and np.array makes numbers of them, or an
         array of one axis. Fill np.zeros((n_q, n_k), dtype=bool), or compare two ranges.
-    inverted: Your mask is inverted: it is True where a query may not look. Here True means that the
-        query may attend to the key. Other libraries have it the other way round.
+    inverted [torch.nn.MultiheadAttention]: your mask is True where a query may not look. Here True
+        means that the query may attend to the key: return ~mask, or turn the comparison round.
     upper triangle: You return the upper triangle: each query sees itself and the future, and not
         the past. Rows are queries and columns are keys, so what came before lies in the lower
         triangle.

@@ -123,9 +123,9 @@ MERGE_MISTAKES = mistakes(
         own, and a row far below another's underflows to 0. Compare entry by entry.
     maximum not updated: Total and weighted are relative to the larger maximum, but you return that
         of one part. The next merge would rescale by the wrong factor.
-    no maximum: You take exp of a maximum, or of its negative, before the common one is subtracted.
-        That undoes the shift: exp(1000) is infinite, exp(−1000) is 0. Subtract the larger in the
-        exponent.
+    no maximum: Your exponentials are as large as those of the scores themselves, or of their
+        negatives, since no maximum is subtracted inside exp: exp(1000) is infinite, exp(−1000) is
+        0. Subtract the larger maximum in the exponent.
     one part dropped: You return one of the two parts. The keys of the other count too, by the
         factor exp(its maximum − the common maximum).
     outputs added: You divide each part by its own total and add or average the outputs. A part with

@@ -156,7 +156,7 @@ MERGE_ATTENTION = Check(
                 _case(_part(58, 3, 5, 2, (7,)), _part(69, 3, 4, 2, (7,))),
                 _case(_part(58, 3, 5, 2, (2, 3)), _part(69, 3, 4, 2, (2, 3))),
             ),
-            beyond="a batch (leading axes)",
+            may_raise="a batch (leading axes)",
         ),
     ),
     mistakes=MERGE_MISTAKES,

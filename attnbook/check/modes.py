@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from attnbook.check.diagnosis import patience
 from attnbook.check.engine import run
 from attnbook.check.lending import lent, modules_of
 from attnbook.check.report import Report
@@ -15,6 +16,7 @@ from attnbook.check.signatures import signature_of
 from attnbook.check.steps import Check
 
 
+@patience()
 def run_in_modes(check: Check, function: Callable, time_limit: float) -> Report:
     """Run `check` once, or for what is or uses modules of PyTorch in eval and in train mode."""
     if inspect.isclass(function):

@@ -171,6 +171,5 @@ MULTI_HEAD_ATTENTION = Check(
     options=("mask",),
     remarked_options=("mask",),
     adapt=_adapt,
-    sequences=("query", "key", "value"),
     legible=True,
 )

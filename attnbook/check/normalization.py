@@ -8,7 +8,7 @@ import attnbook
 from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes, moved
-from attnbook.check.steps import Case, Check, Stage, Values, Way, draw, each, sized
+from attnbook.check.steps import Case, Check, Stage, Values, Way, draw, each, sized, told_apart
 
 
 @documented
@@ -118,6 +118,13 @@ def _sum_without(powers, place, axis):
     return np.sum(np.delete(powers, place, axis), axis, keepdims=True)
 
 
+_OVER_THE_SUM = (
+    lambda x, axis: x / np.sum(np.exp(x), axis, keepdims=True),
+    lambda x, axis: x / np.sum(_shifted(x, axis), axis, keepdims=True),
+    lambda x, axis: (x - plain_maximum(x, axis)) / np.sum(_shifted(x, axis), axis, keepdims=True),
+)
+"""Scores, or shifted ones, divided by the sum of their exponentials."""
+
 VARIANTS = ({"divide": unguarded}, _NO_SHIFT)
 """Not wrong as long as no sum is 0, and as no score is large."""
 
@@ -222,6 +229,7 @@ NORMALIZATION_MISTAKES = mistakes(
         "divided before the exponential": (
             {"exponents": normalized, "divide": lambda powers, total: powers},
             {"exponents": normalized},
+            *({**_EXP_ALONE, "exponents": exponents} for exponents in _OVER_THE_SUM),
         ),
         "logarithm returned": {"finish": lambda weights, x, axis: np.log(weights)},
         "log-sum-exp returned": {
@@ -329,7 +337,8 @@ SPREAD_ERRORS: dict[type[BaseException], str] = {OverflowError: "not the maximum
 def rows_sum_to_one(case: Case, values: Values, again: Callable) -> str | None:
     totals = np.sum(values[0], axis=case.options.get("axis", -1)).flatten()
     worst = totals[np.argmax(np.abs(totals - 1))]
-    return None if np.isclose(worst, 1) else f"Weights must sum to 1; here a sum is {worst:.4g}."
+    shown, _ = told_apart(worst, 1)
+    return None if np.isclose(worst, 1) else f"Weights must sum to 1; here a sum is {shown}."
 
 
 def weights_are_positive(case: Case, values: Values, again: Callable) -> str | None:
@@ -367,12 +376,12 @@ SOFTMAX = Check(
         Stage((Case({"x": _LARGE}), Case({"x": _LARGE.astype(np.float32)})), errors=LARGE_ERRORS),
         Stage((Case({"x": _SPREAD}),), errors=SPREAD_ERRORS),
         Stage(_cases((7,), (1,)), beyond="a single row (one axis)"),
-        Stage(_cases((2, 3, 5), (3, 3, 3)), beyond="a batch (leading axes)"),
+        Stage(_cases((2, 3, 5), (3, 3, 3)), may_raise="a batch (leading axes)"),
         Stage(_cases((3, 5), axis=0) + _cases((3, 5), (3, 3), axis=1), option="axis"),
         Stage(
             _cases((2, 3, 5), axis=1) + _cases((2, 3, 5), axis=-3),
             option="axis",
-            beyond="a batch (leading axes) with another axis",
+            may_raise="a batch (leading axes) with another axis",
         ),
     ),
     mistakes=NORMALIZATION_MISTAKES + _OF_A_SOFTMAX_ALONE,

@@ -90,8 +90,9 @@ def _averages(wrong: Callable) -> tuple[Way, ...]:
 
 _MISTAKES = mistakes(
     """
-    means not corrected: You use the running means as they are. They began at 0, so after t steps
-        they are too small by the factors 1 − β₁ᵗ and 1 − β₂ᵗ: divide by these.
+    means not corrected [BERT]: you use the running means as they are. They began at 0, so after t
+        steps they are too small by the factors 1 − β₁ᵗ and 1 − β₂ᵗ. Here they are divided by these,
+        as Adam does.
     one mean not corrected: You correct one of the two running means. Both began at 0.
     corrected by multiplying: You multiply by 1 − βᵗ. The means are too small by it: divide.
     corrected by 1 − β: You divide by 1 − β in each step. The factor is 1 − βᵗ with the number t of
@@ -112,18 +113,27 @@ _MISTAKES = mistakes(
     no mean of the gradient: You move by g itself, divided by its size. The running mean of g takes
         its place.
     plain descent: You move by −lr · g and leave the means out.
-    epsilon forgotten: You divide by the root alone. Where every gradient was 0 that is 0/0.
+    root without epsilon: You divide by the root alone, so where every gradient was 0 that is 0/0.
+        Add ε to the root before you divide. It may also be a matter of brackets: in m / √s + ε the
+        ε is added to the quotient, and in m / (√s + ε) to the root.
     epsilon under the root: You add ε under the root. Here it is added to the root.
+    epsilon of another library [BERT (1e-6) and Keras (1e-7)]: your ε is not 1e-8, which is asked
+        for here and is that of PyTorch.
     another epsilon: Your ε is not 1e-8, or it is a floor of the root. It is added to every root.
     decay forgotten: You leave out the weight decay.
-    decay in the gradient: You add decay · W to the gradient, so the decay is divided by the size of
-        the gradient as well. That is Adam with an L2 penalty. AdamW takes lr · decay · W off beside
-        the step.
-    decay without the rate: You take off decay · W. It is lr · decay · W.
+    decay in the gradient [Adam, as in torch.optim.Adam]: you add decay · W to the gradient, which
+        is an L2 penalty, so the decay is divided by the size of the gradient as well. AdamW takes
+        lr · decay · W off beside the step.
+    decay twice: You add decay · W to the gradient and take lr · decay · W off as well. AdamW has
+        the second alone.
+    decay without the rate [the AdamW paper]: you take off decay · W, which a schedule multiplies
+        there, and the learning rate does not. Here it is lr · decay · W, as in PyTorch.
     decay after the step: You let the new W decay. The old one decays, before the step.
     decay added: You add lr · decay · W, so the weights grow.
     betas exchanged: You use β₂ for the mean of g and β₁ for that of its square.
     shares exchanged: You keep 1 − β of the old mean. It keeps β, and the new value gets 1 − β.
+    β₂ of another model [PyTorch (0.999) or GPT-3 (0.95)]: your β₂ is not the 0.98 that is asked for
+        here, which is that of the original Transformer.
     another beta: Your β₁ or β₂ is not the one asked for: 0.9 and 0.98.
     means summed: You add the new value to a mean without the factor 1 − β.
     sign: You add the step. The gradient points uphill: subtract.
@@ -147,8 +157,8 @@ _MISTAKES = mistakes(
     multiplied by the root: You multiply by the root of the mean of the squares. Divide.
     sign of the gradient: You move by the sign alone, of g or of its mean.
     epsilon above the line: You add ε to the mean of g. It is added to the root, which may be 0.
-    epsilon before the correction: You add ε to the root of the running mean, and correct it
-        afterwards. It is added to the root of the corrected mean.
+    epsilon before the correction [TensorFlow and Keras]: you add ε to the root of the running mean,
+        and correct it afterwards. Here it is added to the root of the corrected mean.
     another decay: You take off something else than lr · decay · W for the decay.
     shares of two means: You keep β₁ of an old mean and give the new value 1 − β₂, or the reverse.
         The two shares of a mean come from one β.
@@ -264,24 +274,25 @@ _MISTAKES = mistakes(
             "fair_square": lambda m, b, t: (np.sqrt(m) + 1e-8) ** 2 / (1 - b**t),
             "divide": lambda m, s: m / np.sqrt(s),
         },
-        "epsilon forgotten": each("divide", lambda m, s: m / np.sqrt(s)),
+        "root without epsilon": each("divide", lambda m, s: m / np.sqrt(s)),
+        "epsilon of another library": each(
+            "divide",
+            lambda m, s: m / (np.sqrt(s) + 1e-6),
+            lambda m, s: m / (np.sqrt(s) + 1e-7),
+        ),
         "epsilon under the root": each("divide", lambda m, s: m / np.sqrt(s + 1e-8)),
         "another epsilon": each(
             "divide",
-            lambda m, s: m / (np.sqrt(s) + 1e-6),
             lambda m, s: m / (np.sqrt(s) + 1e-5),
-            lambda m, s: m / (np.sqrt(s) + 1e-7),
             lambda m, s: m / (np.sqrt(s) + 1e-10),
             lambda m, s: m / np.maximum(np.sqrt(s), 1e-8),
         ),
         "decay forgotten": each("decayed", lambda W, lr, decay: W),
-        "decay in the gradient": (
-            {
-                "gradient": lambda g, W, decay: g + decay * W,
-                "decayed": lambda W, lr, decay: W,
-            },
-            *each("gradient", lambda g, W, decay: g + decay * W),
-        ),
+        "decay in the gradient": {
+            "gradient": lambda g, W, decay: g + decay * W,
+            "decayed": lambda W, lr, decay: W,
+        },
+        "decay twice": each("gradient", lambda g, W, decay: g + decay * W),
         "decay without the rate": each("decayed", lambda W, lr, decay: W - decay * W),
         "decay after the step": {
             "decayed": lambda W, lr, decay: W,
@@ -299,7 +310,8 @@ _MISTAKES = mistakes(
         "betas exchanged": {"beta1": 0.98, "beta2": 0.9},
         "shares exchanged": _averages(lambda old, x, b: (1 - b) * old + b * x),
         "shares of two means": _averages(lambda old, x, b: b * old + (b - 0.88) * x),
-        "another beta": each("beta2", 0.999, 0.99, 0.95, 0.9)
+        "β₂ of another model": each("beta2", 0.999, 0.95),
+        "another beta": each("beta2", 0.99, 0.9)
         + each("beta1", 0.95, 0.8, 0.98, 0.99)
         + _averages(lambda old, x, b: (1.88 - b) * old + (b - 0.88) * x),
         "means summed": _averages(lambda old, x, b: b * old + x),

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from attnbook.check.engine import documented, run
-from attnbook.check.pair_learning import BYTE_MISTAKES, ONE_ID, OTHER_IDS, writes_text
 from attnbook.check.pair_merging import MERGE_MISTAKES, MERGE_STEPS, listed
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
@@ -85,6 +84,15 @@ def _one_walk(s, ids, merges):
     return out
 
 
+def _swept(s, ids, merges):
+    """Join what is a pair of any rank in walks from left to right, until one finds none."""
+    for _ in range(LONGEST):
+        before, ids = ids, _one_walk(s, ids, merges)
+        if ids == before:
+            return ids
+    raise TooLong
+
+
 def _stacked(s, ids, merges):
     """Join each byte to what stands before it for as long as there is a merge."""
     out: list[int] = []
@@ -135,11 +143,57 @@ def encode(s: Any, word: str, merges: list[Pair]) -> np.ndarray:
     return np.array(s.result(s.join(s, s.bytes(word), merges), word), dtype=np.int64)
 
 
+def writes_text(returned: Any) -> bool:
+    """Tell whether tokens were returned as bytes or letters, alone or in pairs."""
+    rows = returned if isinstance(returned, (list, tuple, dict)) else []
+    parts = (x for row in rows for x in (row if isinstance(row, (list, tuple)) else [row]))
+    return any(isinstance(x, (str, bytes)) for x in parts)
+
+
+BYTE_MISTAKES = mistakes(
+    """
+    characters for bytes: You begin with the numbers of the characters, by `ord`. A letter such as
+        "é" is two bytes in UTF-8, and "😀" is four: begin with word.encode(), so that 256 ids are
+        enough for any text.
+    another encoding: You encode the words by something else than UTF-8, which word.encode() is.
+    bytes of unknown letters dropped: You leave out what is not ASCII. Every byte has an id, so
+        nothing needs to be left out.
+    bytes added: You put a space, a marker or a 0 before or behind the bytes of a word. Its bytes
+        are all there is.
+    word turned round: You begin with the last byte of each word. The first one comes first.
+    """,
+    {
+        "characters for bytes": each("bytes", lambda word: list(map(ord, word))),
+        "another encoding": each(
+            "bytes",
+            lambda word: list(word.encode("utf-16-le")),
+            lambda word: list(word.encode("utf-16")),
+            lambda word: list(word.encode("latin-1", "replace")),
+        ),
+        "bytes added": each(
+            "bytes",
+            *(
+                lambda word, front=front, behind=behind: [*front, *word.encode(), *behind]
+                for front, behind in (([32], []), ([], [32]), ([0], []), ([], [0]))
+            ),
+            lambda word: list((word + "</w>").encode()),
+        ),
+        "word turned round": each("bytes", lambda word: list(word.encode()[::-1])),
+        "bytes of unknown letters dropped": each(
+            "bytes",
+            lambda word: list(word.encode("ascii", "ignore")),
+            lambda word: list(word.encode("ascii", "replace")),
+        ),
+    },
+)
+OTHER_IDS = each("new", lambda i: 257 + i, lambda i: 255 + i, lambda i: i, lambda i: 512 + i)
+ONE_ID = each("new", lambda i: 256, lambda i: -1, lambda i: 0)
+
 _MISTAKES = mistakes(
     """
-    left to right: You join the first neighbours that are a pair, whatever its rank. The pair that
-        was learned first goes first, wherever in the word it stands: the tokens must be those that
-        learning made.
+    left to right: You join neighbours that are a pair as you meet them, whatever its rank. The pair
+        that was learned first goes first, wherever in the word it stands: the tokens must be those
+        that learning made.
     longest token: You cut off the longest token from the left. That is WordPiece. Byte pairs repeat
         the merges in the order in which they were learned, which may give shorter tokens.
     last merge first: You begin with the merge that was learned last. The first one goes first.
@@ -167,7 +221,7 @@ _MISTAKES = mistakes(
     tokens left out: You return the new tokens alone, or the bytes that no merge took. Return all.
     """,
     {
-        "left to right": each("join", _first_found, _stacked),
+        "left to right": each("join", _first_found, _stacked, _swept),
         "longest token": each("join", _longest),
         "last merge first": each(
             "join",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from attnbook.check.engine import documented, run
+from attnbook.check.pair_encoding import BYTE_MISTAKES, ONE_ID, OTHER_IDS, writes_text
 from attnbook.check.pair_merging import MERGE_MISTAKES, MERGE_STEPS, listed, merged
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes
@@ -78,6 +79,20 @@ def _largest(counts, merges):
     return max(counts, key=lambda pair: (counts[pair], pair))
 
 
+def _by_spelling(largest: bool) -> Callable:
+    """Return what picks of the most frequent pairs the one whose bytes come last, or first."""
+
+    def pick(counts, merges):
+        tokens = [bytes([i]) for i in range(256)]
+        for x, y in merges:
+            tokens.append(tokens[x] + tokens[y])
+        top = max(counts.values())
+        best = [pair for pair, n in counts.items() if n == top]
+        return (max if largest else min)(best, key=lambda pair: [tokens[i] for i in pair])
+
+    return pick
+
+
 def _fresh(pick: Callable) -> Callable:
     """Return `pick` among the pairs that were not taken before."""
 
@@ -122,60 +137,17 @@ def learn(s: Any, words: list[str], n_merges: int) -> np.ndarray:
         sequences = s.everywhere(sequences, merge)
         merges.append(pair)
     rows = s.result(merges)
-    return np.array(rows, dtype=np.int64).reshape(len(rows), -1 if rows else 2)
+    return np.array(rows, dtype=np.int64) if rows else np.zeros((0, 2), dtype=np.int64)
 
-
-def writes_text(returned: Any) -> bool:
-    """Tell whether tokens were returned as bytes or letters, alone or in pairs."""
-    rows = returned if isinstance(returned, (list, tuple, dict)) else []
-    parts = (x for row in rows for x in (row if isinstance(row, (list, tuple)) else [row]))
-    return any(isinstance(x, (str, bytes)) for x in parts)
-
-
-BYTE_MISTAKES = mistakes(
-    """
-    characters for bytes: You begin with the numbers of the characters, by `ord`. A letter such as
-        "é" is two bytes in UTF-8, and "😀" is four: begin with word.encode(), so that 256 ids are
-        enough for any text.
-    another encoding: You encode the words by something else than UTF-8, which word.encode() is.
-    bytes of unknown letters dropped: You leave out what is not ASCII. Every byte has an id, so
-        nothing needs to be left out.
-    bytes added: You put a space, a marker or a 0 before or behind the bytes of a word. Its bytes
-        are all there is.
-    word turned round: You begin with the last byte of each word. The first one comes first.
-    """,
-    {
-        "characters for bytes": each("bytes", lambda word: list(map(ord, word))),
-        "another encoding": each(
-            "bytes",
-            lambda word: list(word.encode("utf-16-le")),
-            lambda word: list(word.encode("utf-16")),
-            lambda word: list(word.encode("latin-1", "replace")),
-        ),
-        "bytes added": each(
-            "bytes",
-            *(
-                lambda word, front=front, behind=behind: [*front, *word.encode(), *behind]
-                for front, behind in (([32], []), ([], [32]), ([0], []), ([], [0]))
-            ),
-            lambda word: list((word + "</w>").encode()),
-        ),
-        "word turned round": each("bytes", lambda word: list(word.encode()[::-1])),
-        "bytes of unknown letters dropped": each(
-            "bytes",
-            lambda word: list(word.encode("ascii", "ignore")),
-            lambda word: list(word.encode("ascii", "replace")),
-        ),
-    },
-)
-OTHER_IDS = each("new", lambda i: 257 + i, lambda i: 255 + i, lambda i: i, lambda i: 512 + i)
-ONE_ID = each("new", lambda i: 256, lambda i: -1, lambda i: 0)
 
 _MISTAKES = mistakes(
     """
     ties the other way: Of pairs that occur equally often you take the larger one. Any rule would
         do if everybody kept to it; the one here is the smaller pair, as in Hugging Face's
         tokenizers: min(counts, key=lambda pair: (-counts[pair], pair)).
+    ties by spelling [the CS336 course]: of pairs that occur equally often you take the one whose
+        bytes come last in the alphabet, or first. Here it is the pair with the smaller ids, as in
+        Hugging Face's tokenizers; a new token has a larger id than any byte.
     ties by the order of the text: Of pairs that occur equally often you take the one that you met
         first, or last, so the order of the words decides. Take the smaller pair: a rule about the
         pairs alone gives the same tokens whatever the order.
@@ -210,6 +182,8 @@ _MISTAKES = mistakes(
     merges in reverse: You return the merges in reverse. The first one learned comes first, since
         encoding must repeat them in this order.
     pair turned around: You return (y, x) for the pair (x, y). x stands first in the text.
+    new ids alone: You return the ids of the new tokens. Return for each merge the pair of ids that
+        it joins: the place in the list tells the new one.
     new ids returned too: You return three numbers for each merge. The two ids of the pair are
         enough: the place in the list tells the new one.
     bytes for ids: You return the bytes or the letters of the tokens. Return the two ids of each
@@ -234,6 +208,7 @@ _MISTAKES = mistakes(
     """,
     {
         "ties the other way": each("pick", _largest),
+        "ties by spelling": each("pick", _by_spelling(True), _by_spelling(False)),
         "ties by the order of the text": each("pick", _first_met, _last_met),
         "ties by another rule": each(
             "pick",
@@ -315,6 +290,7 @@ _MISTAKES = mistakes(
         ),
         "merges in reverse": each("result", lambda merges: merges[::-1]),
         "pair turned around": each("result", lambda merges: [(y, x) for x, y in merges]),
+        "new ids alone": each("result", lambda merges: [256 + i for i in range(len(merges))]),
         "new ids returned too": each(
             "result",
             lambda merges: [(*pair, 256 + i) for i, pair in enumerate(merges)],
@@ -359,6 +335,7 @@ LEARN_BYTE_PAIRS = Check(
                 _case("The the THE The then", 3),
                 _case("ba ab dc cd ba ab dc cd", 3),
                 _case("hello yellow mellow fellow ellow low", 6),
+                _case("ab ab ab abz abz qr qr", 2),
             )
         ),
         Stage(

@@ -123,14 +123,18 @@ def _replaced(token, new):
     return [new]
 
 
-def _round_the_end(s, ids, pair, new):
-    """Merge the last token with the first one as well."""
-    out, i = [], 0
-    while i < len(ids):
-        found = (ids[i], ids[(i + 1) % len(ids)]) == tuple(pair)
-        out.append(new if found else ids[i])
-        i += 2 if found else 1
-    return out
+def _round_the_end(first_goes: bool) -> Callable:
+    """Return what merges the last token with the first one as well."""
+
+    def merge(s, ids, pair, new):
+        out, i = [], 0
+        while i < len(ids):
+            found = (ids[i], ids[(i + 1) % len(ids)]) == tuple(pair)
+            out.append(new if found else ids[i])
+            i += 2 if found else 1
+        return out[1:] if first_goes and i > len(ids) and len(out) > 1 else out
+
+    return merge
 
 
 def _up_to_the_first(s, ids, pair, new):
@@ -252,7 +256,7 @@ _MISTAKES = mistakes(
         "others left out": each(
             "merge", lambda s, i, p, n: [x for x in merged(i, p, n) if x == n], _up_to_the_first
         ),
-        "round the end": each("merge", _round_the_end),
+        "round the end": each("merge", _round_the_end(False), _round_the_end(True)),
         "old token for the new one": each("put", lambda p, n, i: p[:1], lambda p, n, i: p[1:]),
         "any two of the pair": each("found", lambda x, y, p: x in p and y in p),
         "pair sorted": each(
@@ -359,7 +363,7 @@ MERGE_PAIR = Check(
         Stage(tuple(_case([*[3] * n, 8, *[3] * m], [3, 3]) for n, m in ((2, 1), (3, 4), (5, 2)))),
         Stage((_case([112, 3, 12, 31, 12, 3, 12, 13], [12, 3]),)),
         Stage(
-            tuple(_case(ids, [5, 7]) for ids in ([], [5], [7], [3])),
+            tuple(_case(ids, [5, 7]) for ids in ([], [5], [7], [3], [7, 3, 5], [7, 5], [7, 5, 5])),
             errors={IndexError: "beyond the end"},
         ),
     ),

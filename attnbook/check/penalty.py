@@ -93,6 +93,12 @@ _STEPS: dict[str, Any] = {
     "leave": lambda z: z,
 }
 
+_DIFFERENCES = (
+    lambda z, c: z - c,
+    lambda z, c: z - np.log(c),
+    lambda z, c: z - (c - 1),
+)
+
 REPETITION_PENALTY = Check(
     name="repetition_penalty",
     parameters=("logits", "ids", "penalty"),
@@ -141,8 +147,13 @@ REPETITION_PENALTY = Check(
         every occurrence counts: A token that occurred three times gets the penalty three times. It
             gets it once, however often it occurred.
         token off by one: You change the logit of the token before or behind each. Ids count from 0.
-        subtracted: You subtract from the logits of tokens that occurred. That is the presence
-            penalty, another one; this penalty is a factor.
+        presence penalty [the OpenAI API]: you subtract one number from the logit of each token that
+            occurred. Here a logit above 0 is divided by the penalty and one below is multiplied.
+        frequency penalty [the OpenAI API]: you subtract the penalty once for each time that a token
+            occurred. Here a token gets it once, as a factor: a logit above 0 is divided by the
+            penalty and one below is multiplied.
+        subtracted: You divide the logits of one sign and subtract from those of the other. Those
+            above 0 are divided by the penalty, those below are multiplied.
         others penalised: You change the logits of the tokens that did not occur. Those stay.
         all tokens: You change the logits of all tokens, whether or not they occurred.
         last token alone: You change the logit of the last token alone. All tokens so far count.
@@ -215,12 +226,14 @@ REPETITION_PENALTY = Check(
             "token off by one": each(
                 "seen", lambda ids, n: _seen(ids + 1, n), lambda ids, n: _seen(ids - 1, n)
             ),
+            "frequency penalty": tuple(
+                {"times": lambda ids: 0, "each": True, "change": change} for change in _DIFFERENCES
+            ),
+            "presence penalty": each("change", *_DIFFERENCES),
             "subtracted": each(
                 "change",
-                lambda z, c: z - c,
-                lambda z, c: z - np.log(c),
-                lambda z, c: z - (c - 1),
                 lambda z, c: np.where(z > 0, z / c, z - c),
+                lambda z, c: np.where(z > 0, z - c, z * c),
             ),
             "others lost": each("other", lambda z: 0 * z, lambda z: np.full_like(z, -np.inf)),
             "others penalised": each("seen", lambda ids, n: ~_seen(ids, n)),

@@ -78,6 +78,18 @@ _MOVED: dict[str, Callable] = {
 }
 
 
+_NAMES = {
+    "everywhere": "one place for all",
+    "holds 0": "one place 0",
+    "reverse": "result reversed",
+    "moved": "result moved by one place",
+    "sorted": "result sorted",
+    "added up": "result added up",
+    "exchanged": "result transposed",
+}
+"""The short name of what has a word in its text."""
+
+
 def related(
     check: Check, attempts: list[Attempt], kinds: Kinds, ones: str = RIGHT
 ) -> Mistake | None:
@@ -138,15 +150,28 @@ def relations(check: Check, pairs: list[Pair], alone: bool = True) -> Iterator[t
             yield "number added", f"the right one plus {show(constant)}"
     for text, change in _MOVED.items():
         if (alone or "everywhere" not in text) and holds(change):
-            yield "result rearranged", text
+            yield next(name for part, name in _NAMES.items() if part in text), text
     if alone and check.kind == "real floating":
         for text, change in _OF_NUMBERS.items():
             if holds(change):
                 yield "function of the result", text
+        digits = min(map(_digits, pairs))
+        if digits > 1:
+            rounded = "as where numbers are rounded, estimated, or computed in float16 or bfloat16"
+            yield "few digits", f"the right one to {digits} digits, {rounded}"
         for name in check.parameters:
             for text, change in _WITH_INPUT.items():
                 if holds(change, name):
                     yield f"{name} in the result", text.format(name)
+
+
+def _digits(pair: Pair) -> int:
+    """Return to how many digits of the largest number a result is right."""
+    got, right, _ = pair
+    if got.shape != right.shape or not np.isfinite(got).all():
+        return 0
+    off = np.max(np.abs(got - right), initial=0) / np.max(np.abs(right), initial=1e-30)
+    return int(-np.log10(max(off, 1e-16)) + 0.5)
 
 
 def multiples(check: Check, pairs: list[Pair]) -> Iterator[tuple[str, str]]:

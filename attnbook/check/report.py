@@ -84,7 +84,8 @@ class Report:
 
     It is true if the function is right in at least one array library. It shows itself as a short
     text, and in a notebook as a box. For a function written for NumPy the text is the same whatever
-    else is installed. ``assert report`` and ``report.require()`` raise the text of a failed one.
+    else is installed, unless its result differs in another library. ``assert report`` and
+    ``report.require()`` raise the text of a failed one.
 
     Attributes
     ----------
@@ -101,8 +102,8 @@ class Report:
     remarks : tuple of str
         What else the check saw, such as an argument that it could not test.
     library_remarks : tuple of str
-        Remarks that hold for one array library only, but wrong results in NumPy, which are among
-        the others. They are not part of the text shown.
+        Remarks that hold for one array library only, except on wrong results, which are among the
+        others. They are not part of the text shown.
     cases : int
         How many cases ran, over all libraries.
     libraries : tuple of str
@@ -188,7 +189,8 @@ class Report:
         return "✓" if self.passed else "✗"
 
     def _evidence(self) -> list[str]:
-        return [] if self.case is None else self.case.lines()
+        """Return the input with got and expected; where nothing came back, no numbers help."""
+        return [] if self.case is None or self.case.got is None else self.case.lines()
 
     def require(self) -> "Report":
         """Return this report, or raise `CheckFailed` with its text if the function failed.

@@ -16,6 +16,7 @@ from attnbook.check.standardization import (
     IN_EVERY_NORM,
     OTHER_EPSILONS,
     adapt_norm,
+    epsilons,
     norm_stages,
     tokens_are_alone,
     widen,
@@ -107,15 +108,17 @@ MISTAKES = mistakes(
     not divided: You multiply by the gain and never divide by the size of a row.
     no epsilon: You divide by the root of the mean alone. A row of zeros has size 0, and 0/0 is NaN;
         a tiny row is blown up. Add ε under the root.
+    epsilon of another library [T5 and Llama 1 (1e-6)]: your ε is not the 1e-5 that is asked for
+        here. Take it as an argument, `epsilon`: with trained weights it must be that of the
+        training.
     epsilon of another size: Your ε is not 1e-5. Take it as an argument, `epsilon`, or use 1e-5.
-        With trained weights the same ε must be used as in training.
     epsilon outside the root: You add ε to the root. It belongs under it: √(mean of x² + ε). Where
         the mean is of the size of ε the difference is large.
     epsilon as a floor: You cut the root or the mean off at ε. Add ε to the mean of the squares.
     gain forgotten: You never multiply by the gain.
     gain not multiplied: You add the gain, or divide by it. It multiplies.
-    one added to the gain: You multiply by 1 + g. Some models hold their gains so, with g from 0;
-        here the gain itself multiplies.
+    one added to the gain [Gemma]: you multiply by 1 + g, with a g that begins at 0. Here the gain
+        itself multiplies.
     gain before: You multiply by the gain first and normalise afterwards. It comes after the
         division, so that each feature can have a size of its own.
     keepdims forgotten: The axis that you reduce is gone, so token i is divided by the size of token
@@ -161,6 +164,7 @@ MISTAKES = mistakes(
         "root multiplied": each("divide", np.multiply),
         "not divided": each("divide", lambda x, size: x),
         "no epsilon": each("epsilon", lambda e: 0.0),
+        "epsilon of another library": epsilons(1e-6),
         "epsilon of another size": OTHER_EPSILONS
         + each("epsilon", lambda epsilon: 2.0**-23, lambda epsilon: 2.0**-52),
         "epsilon outside the root": tuple(

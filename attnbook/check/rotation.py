@@ -140,8 +140,9 @@ def _mistakes(split: Callable, join: Callable, other: tuple[Callable, Callable])
             layout, so a feature turns by the angle of another pair.
         members of a pair exchanged: The two numbers of each pair come back in reverse order.
         positions from 1: Your positions start at 1. The first is 0, and is not rotated.
-        positions in another order: Your positions run backwards, or are divided by n. Row i turns
-            by i·ω.
+        positions backwards: Your positions run backwards. Row i turns by i·ω.
+        positions divided by the length: You divide the positions by the length, so the angle of a
+            row depends on how many rows there are. Row i turns by i·ω.
         one position for all: You rotate every row by the same angles.
         angles doubled: You rotate twice, or by twice the angle, i·ω.
         product for a power: You divide the position by 10000 · 2l/d. The 2l/d is an exponent.
@@ -151,8 +152,12 @@ def _mistakes(split: Callable, join: Callable, other: tuple[Callable, Callable])
             tokens in a cache the next one stands at n.
         start taken wrong: Your positions do not begin at `start`: you subtract it, double it or
             move it by one. They are start, start + 1, …
+        first features rotated [GPT-J, GPT-NeoX and Phi]: you rotate the first features of a head,
+            a half or a quarter, and leave the others. Here each pair is rotated, by i/10000^(2l/d).
+        base of long contexts [Llama 3 (500,000) and Qwen 2 (1,000,000)]: your base is not 10000, as
+            it is here and in the paper.
         part of the features rotated: You rotate some of the features, and the others hardly or not
-            at all. Some models do so; here each pair is rotated, by i/10000^(2l/d).
+            at all. Each pair is rotated, by i/10000^(2l/d).
         angles halved: You rotate by half the angle, i·ω.
         """,
         {
@@ -186,8 +191,10 @@ def _mistakes(split: Callable, join: Callable, other: tuple[Callable, Callable])
             ),
             "cosines alone": each("rotate", lambda a, b, c, s: (a * c, b * c)),
             "sines alone": each("rotate", lambda a, b, c, s: (-b * s, a * s)),
+            "first features rotated": each("leave", partly(0, 2), partly(0, 1)),
+            "base of long contexts": each("base", 5e5, 1e6),
             "part of the features rotated": (
-                *each("leave", partly(0, 2), partly(2, 4), partly(0, 1)),
+                *each("leave", partly(2, 4)),
                 *each(
                     "angle",
                     lambda p, w: p * w * (_counted(w) < (len(w) + 1) // 2),
@@ -207,10 +214,11 @@ def _mistakes(split: Callable, join: Callable, other: tuple[Callable, Callable])
             "table of the other layout": each("leave", table_of_the_other),
             "members of a pair exchanged": each("join", lambda a, b: join(b, a)),
             "positions from 1": each("places", lambda start, n: start + np.arange(1, n + 1)),
-            "positions in another order": each(
+            "positions backwards": each("places", lambda start, n: start + np.arange(n)[::-1]),
+            "positions divided by the length": each(
                 "places",
-                lambda start, n: start + np.arange(n)[::-1],
                 lambda start, n: (start + np.arange(n)) / n,
+                lambda start, n: (start + np.arange(n)) / max(n - 1, 1),
             ),
             "one position for all": each(
                 "places", lambda start, n: np.full(n, n), lambda start, n: np.full(n, n - 1)
@@ -240,10 +248,11 @@ def _mistakes(split: Callable, join: Callable, other: tuple[Callable, Callable])
 
 _LAYOUTS = mistakes(
     """
-    interleaved: You rotate the pairs of features 2l and 2l + 1. Here a pair is l and l + d/2, the
-        halves of a row. Both layouts are in use: run a model with the one that it was trained with.
-    halves: You rotate the pairs of features l and l + d/2. Here a pair stands side by side, 2l and
-        2l + 1. Both layouts are in use: run a model with the one that it was trained with.
+    interleaved [RoFormer, GPT-J and Meta's Llama]: you rotate the pairs of features 2l and 2l + 1.
+        Here a pair is l and l + d/2, from the two halves of a row. Run a model with the
+        layout that it was trained with.
+    halves [GPT-NeoX and Transformers]: you rotate the pairs of features l and l + d/2. Here a pair
+        stands side by side, 2l and 2l + 1. Run a model with the layout that it was trained with.
     """,
     {
         "interleaved": {"split": _evens_and_odds, "join": _alternating},
@@ -276,7 +285,7 @@ def _check(name: str, own: tuple, other: tuple, wrong: Mistake) -> Check:
         stages=(
             Stage(tuple(_case(*shape) for shape in ((6, 6), (1, 2), (3, 4), (5, 14), (97, 10)))),
             Stage((_case(5, 6, dtype="float32"),)),
-            Stage((_case(2, 3, 6), _case(2, 3, 5, 4)), beyond="a batch (leading axes)"),
+            Stage((_case(2, 3, 6), _case(2, 3, 5, 4)), may_raise="a batch (leading axes)"),
             Stage((_case(3, 6, start=5), _case(1, 4, start=11)), option="start"),
         ),
         mistakes=(wrong, *_mistakes(own[0], own[1], other), *ANGLE_MISTAKES),

@@ -8,6 +8,7 @@ exception is caught, those of `sys.exit` and Ctrl-C among them.
 import contextlib
 import contextvars
 import ctypes
+import dis
 import io
 import linecache
 import os
@@ -16,6 +17,7 @@ import sysconfig
 import threading
 import time
 import traceback
+import types
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -120,7 +122,7 @@ class _Work:
         self.seconds: float | None = None  # of computing, once it is done
 
     def __call__(self) -> None:
-        began = _seconds_of_this_thread()
+        began = seconds_of_this_thread()
         with contextlib.suppress(AttributeError, OSError):  # not every platform has such clocks
             self.clock = time.pthread_getcpuclockid(threading.get_ident())
         try:
@@ -129,7 +131,7 @@ class _Work:
                 self.value = self.function(*self.arguments, **self.keywords)
         except BaseException as error:
             self.error = error
-        ended = _seconds_of_this_thread()
+        ended = seconds_of_this_thread()
         self.seconds = None if began is None or ended is None else ended - began
 
     def computed(self) -> float | None:
@@ -142,7 +144,8 @@ class _Work:
             return None
 
 
-def _seconds_of_this_thread() -> float | None:
+def seconds_of_this_thread() -> float | None:
+    """Return what this thread has computed, None if nobody knows."""
     try:
         return time.thread_time()
     except (AttributeError, OSError):  # not every platform has such clocks
@@ -231,11 +234,11 @@ def _wait(thread: threading.Thread, work: _Work, budget: Budget) -> str:
         if not thread.is_alive():
             break
         if in_line is None:
-            in_line = seconds_in_line()
+            in_line = sum(seconds_in_line().values())
         if budget.left <= 0:
             return _not_done(budget.seconds)
         if work.clock is not None and waited - moved > IDLE_SECONDS:
-            if seconds_in_line() - in_line > IDLE_SECONDS / 2:
+            if sum(seconds_in_line().values()) - in_line > IDLE_SECONDS / 2:
                 moved, in_line = waited, None
                 continue
             return (
@@ -249,12 +252,12 @@ def _wait(thread: threading.Thread, work: _Work, budget: Budget) -> str:
     return "" if budget.left > 0 else _not_done(budget.seconds)
 
 
-def seconds_in_line(process: int | str = "self") -> float:
-    """Return how long threads of a process stood in line for a processor; 0 where nobody tells."""
-    seconds = 0.0
+def seconds_in_line(process: int | str = "self") -> dict[str, float]:
+    """Return how long each thread of a process stood in line for a processor, where it is told."""
+    seconds = {}
     for path in Path(f"/proc/{process}/task").glob("*/schedstat"):  # Linux alone has them
         with contextlib.suppress(OSError, ValueError, IndexError):
-            seconds += int(path.read_text().split()[1]) / 1e9
+            seconds[path.parent.name] = int(path.read_text().split()[1]) / 1e9
     return seconds
 
 
@@ -284,21 +287,44 @@ def _without_abandoned(before: Callable[[Any], Any]) -> Callable[[Any], None]:
 
 def error_text(error: BaseException) -> str:
     """Return type and first line of the text of any error, also of one that cannot be printed."""
-    return traceback.format_exception_only(error)[-1].strip().splitlines()[0].rstrip(".")
+    told = traceback.TracebackException(type(error), error, None)
+    told.__notes__ = None  # which stand behind the text
+    return [*told.format_exception_only()][-1].strip().splitlines()[0].rstrip(".")
 
 
 def describe_error(error: BaseException) -> str:
     """Return type, first line of the text, and the last line of the reader's code on the way."""
-    text = error_text(error)
-    frames = [
-        (frame.f_code.co_filename, line, frame.f_code.co_name)
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if not frame.f_code.co_filename.startswith(("<frozen", *_LIBRARY_FOLDERS))
-    ]
+    text, frames = error_text(error), _frames_of_the_reader(error)
     if not frames:
         return text
-    path, line, name = frames[-1]
+    code, line = frames[-1].tb_frame.f_code, frames[-1].tb_lineno
+    path, name = code.co_filename, code.co_name
     place = f"{text}, at line {line} of {name}"
     source = linecache.getline(path, line).strip()
     source = source if len(source) <= LONGEST_LINE else f"{source[: LONGEST_LINE - 1]}…"
     return f"{place}: `{source}`" if source else place
+
+
+def how_far(error: BaseException) -> tuple[int, ...]:
+    """Return where in the reader's code an error came up: the further on, the larger."""
+    return tuple(frame.tb_lasti for frame in _frames_of_the_reader(error))
+
+
+def is_deliberate(error: BaseException) -> bool:
+    """Tell whether the reader's code raised the error itself, by raise or assert."""
+    frames = _frames_of_the_reader(error)
+    if not frames or frames[-1].tb_next is not None:
+        return False
+    code = dis.get_instructions(frames[-1].tb_frame.f_code)
+    return any(x.offset == frames[-1].tb_lasti and x.opname == "RAISE_VARARGS" for x in code)
+
+
+def _frames_of_the_reader(error: BaseException) -> list[types.TracebackType]:
+    """Return the traceback of an error without what belongs to a library."""
+    frames, rest = [], error.__traceback__
+    while rest is not None:
+        path = rest.tb_frame.f_code.co_filename
+        if not path.startswith(("<frozen", *_LIBRARY_FOLDERS)):
+            frames.append(rest)
+        rest = rest.tb_next
+    return frames

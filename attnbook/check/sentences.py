@@ -7,6 +7,8 @@ import numpy as np
 
 from attnbook.check.steps import Case, Mistake, Values, Way
 
+_OF = "You follow another convention, that of {}: "
+
 
 def sentences(text: str) -> dict[str, str]:
     """Return the paragraphs of `text` by name.
@@ -18,10 +20,10 @@ def sentences(text: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for line in lines:
         if line[margin : margin + 1].strip():
-            name, _, begins = line.strip().partition(": ")
-            found[name] = begins
+            name, _, begins = f"{line.strip()} ".partition(": ")
+            found[name] = begins.strip()
         elif line.strip():
-            found[name] += f" {line.strip()}"
+            found[name] = f"{found[name]} {line.strip()}".strip()
     return found
 
 
@@ -30,16 +32,29 @@ def mistakes(
     ways: Mapping[str, Way | tuple[Way, ...]],
     told_by: Mapping[str, Callable[[Any], bool]] | None = None,
 ) -> tuple[Mistake, ...]:
-    """Return a mistake for each paragraph of `text`, in this order, with its way or ways."""
+    """Return a mistake for each paragraph of `text`, in this order, with its way or ways.
+
+    A name that ends with ``[whose]`` is that of another convention, which is right there.
+    """
     told_by = told_by or {}
-    messages = sentences(text)
+    messages = {
+        name: (_OF.format(whose[:-1]) * bool(whose) + message, bool(whose))
+        for heading, message in sentences(text).items()
+        for name, _, whose in [heading.partition(" [")]
+    }
     unknown = {*ways, *told_by} - set(messages)
     if unknown:
         raise ValueError(f"no sentence for {', '.join(sorted(unknown))}")
     never = Mistake("", "").told_by
     return tuple(
-        Mistake(name, message, way if isinstance(way, tuple) else (way,), told_by.get(name, never))
-        for name, message in messages.items()
+        Mistake(
+            name,
+            message,
+            way if isinstance(way, tuple) else (way,),
+            told_by.get(name, never),
+            is_convention,
+        )
+        for name, (message, is_convention) in messages.items()
         for way in [ways.get(name, ())]
     )
 

@@ -86,6 +86,15 @@ def _table(steps: Any, n, d_model):
     return steps.leave(steps.join(*waves))
 
 
+def _float16(x):
+    return np.asarray(x, dtype=np.float16).astype(float)
+
+
+def _bfloat16(x):
+    bits = np.asarray(x, dtype=np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32).astype(float)
+
+
 _MISTAKES = mistakes(
     """
     sin and cos swapped: Your cosines stand where the sines should, and the sines where the cosines
@@ -104,8 +113,11 @@ _MISTAKES = mistakes(
         doubled again, or your base is 10⁸, which is the same. Pair l has the exponent 2l/d.
     sine and cosine of different frequencies: Each feature has a frequency of its own. A sine and
         its cosine belong together and have the same: compute d/2 frequencies and use each twice.
-    frequencies to the very end: You divide by one less than the width, so that the exponents end at
-        1 or nearer to it: i/(d/2 − 1) or 2i/(d − 1). The formula has 2l/d, which never reaches 1.
+    frequencies to the very end [tensor2tensor, fairseq and Flax]: your exponents are i/(d/2 − 1),
+        so they end at 1, and with d = 2 that is 0/0. Here they are 2l/d, as in the paper, and never
+        reach 1.
+    divided by the width less one: You divide by one less than the width, 2i/(d − 1). The formula
+        has 2l/d.
     angle inverted: You multiply the position by 10000^(2l/d) where you should divide: the angles
         become huge, and their sines look like noise. The frequencies fall with i.
     product for a power: You divide the position by 10000 · 2l/d. The 2l/d is an exponent.
@@ -113,10 +125,14 @@ _MISTAKES = mistakes(
     logarithm forgotten: You take exp, or a power of 2 or 10, of an exponent that belongs to 10000:
         10000^(−2l/d) is exp(−2l/d · ln 10000).
     one frequency for all: All your pairs of features have one frequency: the exponent needs i.
+    angles in half precision: Your frequencies or angles are computed in float16 or bfloat16, which
+        knows three digits: at a late position the angle is off by a good part of a turn. Compute
+        them in float32 at least, and round the sines and cosines.
     frequencies in reverse: Your slowest frequency comes first. The fastest, 1, does.
     positions from 1: Your positions start at 1. The first is 0: sin 0 = 0 and cos 0 = 1.
-    positions in another order: Your positions run backwards, or are divided by n. Row i belongs to
-        position i.
+    positions backwards: Your positions run backwards, or below 0. Row i belongs to position i.
+    positions divided by the length: You divide the positions by the length, so the angles of a row
+        depend on how many rows there are. Row i belongs to position i itself.
     pairs from 1: You count the pairs from 1, from 1/2 or from below 0, so the first frequency is
         not 1. Start at 0.
     position and pair exchanged: Your position is in the exponent. The angle is i/10000^(2l/d).
@@ -168,8 +184,10 @@ _MISTAKES = mistakes(
         "frequencies to the very end": each(
             "exponent",
             lambda i, d: i / max(d // 2 - 1, 1),
-            lambda i, d: 2 * i / max(d - 1, 1),
+            lambda i, d: i / np.float64(d // 2 - 1),
+            lambda i, d: np.where(d > 2, i / max(d // 2 - 1, 1), np.nan),
         ),
+        "divided by the width less one": each("exponent", lambda i, d: 2 * i / max(d - 1, 1)),
         "angle inverted": each("frequency", lambda b, e: b**e),
         "product for a power": each("frequency", lambda b, e: 1 / (b * e), lambda b, e: b * e),
         "angles near 0": each("frequency", lambda b, e: b**-2.0 * e / 2, lambda b, e: 0 * e),
@@ -184,16 +202,25 @@ _MISTAKES = mistakes(
         ),
         "logarithm forgotten": each("frequency", lambda b, e: np.exp(-e)),
         "one frequency for all": each("exponent", lambda i, d: 0.0 * i, lambda i, d: 0.0 * i + 1),
+        "angles in half precision": tuple(
+            {step: lambda a, b, of=of, low=low: low(of(a, b))}
+            for step, of in (("frequency", lambda b, e: b**-e), ("angle", np.multiply))
+            for low in (_float16, _bfloat16)
+        )
+        + each(
+            "angle",
+            lambda p, w: _float16(p * _float16(w)),
+            lambda p, w: _bfloat16(p * _bfloat16(w)),
+        ),
         "frequencies in reverse": each(
             "index", lambda i, *others: i[::-1], lambda i, *others: len(i) - i
         ),
         "positions from 1": each("places", lambda n: np.arange(1, n + 1)),
-        "positions in another order": each(
-            "places",
-            lambda n: np.arange(n)[::-1],
-            lambda n: np.arange(n) / n,
-            lambda n: np.arange(n) / max(n - 1, 1),
-            lambda n: -np.arange(n),
+        "positions backwards": each(
+            "places", lambda n: np.arange(n)[::-1], lambda n: -np.arange(n)
+        ),
+        "positions divided by the length": each(
+            "places", lambda n: np.arange(n) / n, lambda n: np.arange(n) / max(n - 1, 1)
         ),
         "pairs from 1": each(
             "index", *(lambda i, *others, by=by: i + by for by in (1, 0.5, -0.5, -1))
@@ -237,18 +264,25 @@ _MISTAKES = mistakes(
 ANGLE_MISTAKES = only(
     _MISTAKES,
     *("another base", "exponent halved", "exponent doubled", "frequencies to the very end"),
-    *("angle inverted", "one frequency for all", "frequencies in reverse", "pairs from 1"),
+    *(
+        "divided by the width less one",
+        "angle inverted",
+        "one frequency for all",
+        "frequencies in reverse",
+        "pairs from 1",
+    ),
     *("exponent not divided by d", "pairs that share a frequency", "exponent without brackets"),
+    "angles in half precision",
 )
 """What goes wrong with the angles of a rotation as well."""
 
 
 _LAYOUTS = mistakes(
     """
-    interleaved: Your sines and cosines alternate. All sines come first here, then all cosines: [sin
-        | cos]. Both layouts are in use: run a model with the one that it was trained with.
-    halves: All your sines come first, then all cosines. They alternate here: sin, cos, sin, cos, …
-        Both layouts are in use: run a model with the one that it was trained with.
+    interleaved [the original paper]: your sines and cosines alternate. Here all sines come first,
+        then all cosines, [sin | cos]. Run a model with the layout that it was trained with.
+    halves [tensor2tensor and fairseq]: all your sines come first, then all cosines. Here they
+        alternate, sin, cos, sin, cos, … Run a model with the layout that it was trained with.
     """,
     {"interleaved": each("join", _pairs), "halves": each("join", _halves)},
 )

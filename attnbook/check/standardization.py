@@ -11,7 +11,7 @@ from attnbook.check.engine import documented, run
 from attnbook.check.report import Report
 from attnbook.check.sentences import mistakes, moved
 from attnbook.check.signatures import binds, signature_of, with_options
-from attnbook.check.steps import Case, Check, Stage, Values, draw, each
+from attnbook.check.steps import Case, Check, Stage, Values, Way, draw, each
 
 EPSILON = 1e-5
 _PARAMETERS = ("x", "gain", "bias")
@@ -57,15 +57,13 @@ def widen(x):
     return x.astype(np.float32) if x.dtype == np.float16 else x
 
 
-OTHER_EPSILONS = each(
-    "epsilon",
-    *(
-        lambda epsilon, other=other: other
-        for other in (
-            *(1e-6, 1e-8, 1e-12, 1e-3, 1e-4, 1e-7, 1e-9, 1e-10, 1e-2, 0.1, 1.0),
-            *(1e-13, 1e-14, 1e-15, 1e-16),
-        )
-    ),
+def epsilons(*others: float) -> tuple[Way, ...]:
+    """Return the ways that take one of these for epsilon."""
+    return each("epsilon", *(lambda epsilon, other=other: other for other in others))
+
+
+OTHER_EPSILONS = epsilons(
+    *(1e-6, 1e-8, 1e-12, 1e-3, 1e-4, 1e-7, 1e-9, 1e-10, 1e-2, 0.1, 1.0, 1e-13, 1e-15, 1e-16)
 )
 
 FLOORS = (
@@ -75,9 +73,7 @@ FLOORS = (
 """Roots of a variance, or of a mean of squares, that epsilon cuts off."""
 
 IN_EVERY_NORM = """
-    squares overflow in half precision: You square in float16, whose largest number is 65504: the
-        mean of the squares is infinite, and the rows become 0. Compute in float32 and round the
-        result.
+    squares overflow in half precision: Squares overflow in float16, so compute in float32.
     axis 1 of a batch: For a matrix axis 1 is the last axis, for a batch it is that of the tokens.
         Write −1, which is the last axis of any array.
     epsilon ignored: Your function takes `epsilon` but always uses 1e-5. Add the one that is given.
@@ -148,14 +144,15 @@ NORM_MISTAKES = mistakes(
         others. Each token has its own: pass axis=−1 and keepdims=True.
     variance with n − 1: You divide the sum of squares by d − 1. Layer normalisation divides by d.
         torch.std and torch.var use d − 1 unless they are told unbiased=False.
-    epsilon of another size: Your ε is not 1e-5. Take it as an argument, `epsilon`, or use 1e-5, as
-        PyTorch does. With trained weights the same ε must be used as in training.
+    epsilon of another library [BERT (1e-12), ViT (1e-6) and Keras (1e-3)]: your ε is not that of
+        PyTorch, 1e-5, as it is here. Trained weights need that of the training, so take `epsilon`.
+    epsilon of another size: Your ε is not 1e-5. Take it as an argument, `epsilon`, or use 1e-5.
     epsilon outside the root: You add ε to the standard deviation, outside the root. It belongs
         under the root and nowhere else, √(σ² + ε). Where the variance is of the size of ε the
         difference is large.
-    variance with n − 1 and epsilon outside: You divide by a standard deviation with d − 1 below its
-        sum, as torch.std has, and add ε to it, as the Annotated Transformer does. Layer
-        normalisation divides by √(σ² + ε), with d below the sum of σ².
+    variance with n − 1 and epsilon outside [the Annotated Transformer]: you divide by a standard
+        deviation with d − 1 below its sum, as torch.std has, and add ε to it. Layer normalisation
+        divides by √(σ² + ε), with d below the sum of σ².
     no epsilon: You divide by √σ² alone. A row of equal numbers has variance 0, and 0/0 is NaN; a
         row of nearly equal numbers is blown up. Add ε under the root: √(σ² + ε).
     epsilon as a floor: You cut the deviation or variance off at ε. Add ε to the variance.
@@ -198,7 +195,7 @@ NORM_MISTAKES = mistakes(
         of token j. It runs only where the array is square. Pass keepdims=True.
     epsilon subtracted: You subtract ε. It is added, so that nothing is divided by 0.
     another root of the variance: You divide by another power of σ² + ε, such as its square or its
-        fourth root. Divide by its square root, √(σ² + ε).
+        fourth root, or take the root of σ, which is a root already. Divide by √(σ² + ε).
     sign of the difference: Your normalised rows have the opposite sign, as if you took μ − x, or
         the sign of x − μ is dropped.
     largest number for the mean: You subtract the largest number of a row, its smallest or its
@@ -217,6 +214,7 @@ NORM_MISTAKES = mistakes(
             {"epsilon": lambda e: 0.0},
             {"epsilon": lambda e: 0.0, "standardise": lambda y, m, s: y / s + EPSILON},
         ),
+        "epsilon of another library": epsilons(1e-12, 1e-6, 1e-3),
         "epsilon of another size": OTHER_EPSILONS,
         "epsilon subtracted": (
             {"epsilon": lambda e: -e},
@@ -224,7 +222,10 @@ NORM_MISTAKES = mistakes(
         ),
         "epsilon as a floor": each("deviation", *FLOORS),
         "another root of the variance": each(
-            "deviation", *(lambda v, e, p=p: (v + e) ** p for p in (0.25, 2, 1 / 3, 1.5))
+            "deviation",
+            *(lambda v, e, p=p: (v + e) ** p for p in (0.25, 2, 1 / 3, 1.5)),
+            lambda v, e: np.sqrt(np.sqrt(v) + e),
+            lambda v, e: np.sqrt(np.sqrt(v)) + e,
         ),
         "variance without the root": each("deviation", np.add),
         "not normalised": {"centre": lambda x, m: x, "standardise": lambda y, m, s: y},
@@ -360,7 +361,7 @@ def norm_stages(case: Callable, constant: np.ndarray) -> tuple[Stage, ...]:
             errors={ZeroDivisionError: "no epsilon"},
         ),
         Stage((case(3, 3, dtype="float32"), case(2, 5, dtype="float32"))),
-        Stage((case(2, 3, 5), case(3, 3, 3)), beyond="a batch (leading axes)"),
+        Stage((case(2, 3, 5), case(3, 3, 3)), may_raise="a batch (leading axes)"),
         Stage((case(3, 5, epsilon=0.5), case(2, 3, epsilon=2.0)), option="epsilon"),
         Stage((case(2, 5, size=500, dtype="float16"),), beyond="half precision (float16)"),
     )

@@ -97,11 +97,12 @@ def _shown(name: str, x: Any) -> str:
 class Stage:
     """Cases that belong together.
 
-    With `option` the stage runs only if the function takes an argument of that name. With `beyond`,
-    which completes "on … it raises", whatever goes wrong is only remarked upon; with `may_raise`,
-    an error is, and a wrong result is wrong. With `within` it runs only if the stage of that
-    `beyond` or `may_raise` went well. `errors` names the mistake that an error of plain Python
-    shows here.
+    With `option` the stage runs only if the function takes an argument of that name, or of each of
+    several. With `beyond`, which completes "on … it raises", whatever goes wrong is only remarked
+    upon. With `may_raise`, an error is, and a wrong result is wrong, unless the function raises on
+    the first case: then it takes no such input, and what fits it in the others by chance is only
+    remarked upon. With `within` it runs only if the stage of that `beyond` or `may_raise` went
+    well. `errors` names the mistake that an error of plain Python shows here.
     """
 
     cases: tuple[Case, ...]
@@ -111,19 +112,25 @@ class Stage:
     within: str = ""
     errors: dict[type[BaseException], str] = field(default_factory=dict)
 
+    def excuses(self, first: BaseException | None) -> bool:
+        """Tell whether wrong results are remarked upon; `first` is the error of the first case."""
+        return bool(self.beyond or (self.may_raise and first))
+
 
 @dataclass(frozen=True)
 class Mistake:
     """A classic wrong answer: its name, what a teacher says about it, and the ways to make it.
 
     What is no result of the right type at all is recognised by `told_by`, which is given the object
-    that was returned, or the NumPy array of a wrong dtype.
+    that was returned, or the NumPy array of a wrong dtype. A `convention` is right elsewhere, and
+    its message says where.
     """
 
     name: str
     message: str
     ways: tuple[Way, ...] = ()
     told_by: Callable[[Any], bool] = lambda returned: False
+    convention: bool = False
 
 
 def each(step: str, *wrong: Any) -> tuple[Way, ...]:
@@ -134,7 +141,7 @@ def each(step: str, *wrong: Any) -> tuple[Way, ...]:
 def renamed(mistakes: tuple[Mistake, ...], names: dict[str, tuple[str, str]]) -> tuple:
     """Return the mistakes with another name and message for some of them."""
     return tuple(
-        Mistake(*names.get(m.name, (m.name, m.message)), m.ways, m.told_by) for m in mistakes
+        Mistake(*names[m.name], m.ways, m.told_by) if m.name in names else m for m in mistakes
     )
 
 
@@ -159,10 +166,9 @@ class Check:
     `variants` is not wrong: a right function may do a
     step so, and next to a mistake it changes the numbers.
 
-    The results hold numbers of a `kind`: "real floating", "integral" or "bool". A function for
-    batches alone is handed each of the `sequences`, which have `sequence_axes` axes, with a leading
-    axis of length 1. With `any_length` the shape of a result is part of the answer. With `legible`
-    an input may be rounded to be shown, where the function is wrong on that as well.
+    The results hold numbers of a `kind`: "real floating", "integral" or "bool". With `any_length`
+    the shape of a result is part of the answer. With `legible` an input may be rounded to be shown,
+    where the function is wrong on that as well.
 
     A property looks at ``(case, values, again)``, where ``again(**arrays)`` calls the function once
     more with some arrays replaced and returns its values (none if it raises), and returns a
@@ -184,8 +190,6 @@ class Check:
     remarked_options: tuple[str, ...] = ()
     adapt: Callable[[Callable], Callable] = lambda function: function
     kind: str = "real floating"
-    sequences: tuple[str, ...] = ()
-    sequence_axes: int = 2
     any_length: bool = False
     legible: bool = False
 
@@ -194,6 +198,15 @@ class Check:
         unknown = {step for way in ways for step in way} - {*self.steps, WHOLE}
         if unknown:
             raise ValueError(f"{self.name} has no step {', '.join(sorted(unknown))}")
+
+    @functools.cached_property
+    def sequence_axes(self) -> dict[str, int]:
+        """The arrays that get leading axes for a batch, and how many axes they have without."""
+        one = self.stages[0].cases[0].arrays
+        optional = [case for stage in self.stages if stage.may_raise for case in stage.cases]
+        batches = [(name, x) for case in optional for name, x in case.arrays.items()]
+        of_batches = {name for name, x in batches if name in one and x.ndim > one[name].ndim}
+        return {name: x.ndim for name, x in one.items() if name in of_batches}
 
     @functools.cached_property
     def handed_on(self) -> dict[str, Callable[[Callable, Callable], Callable]]:
@@ -300,8 +313,13 @@ def difference(check: Check, case: Case, got: Values, expected: Values) -> str:
 def _distinct(got: float, expected: float) -> str:
     if isinstance(expected, (np.bool, np.integer)):
         return f"{got}, expected {expected}"
-    short, long = (f"{got:.{digits}g}, expected {expected:.{digits}g}" for digits in (4, 17))
-    return long if f"{got:.4g}" == f"{expected:.4g}" else short
+    return "{}, expected {}".format(*told_apart(got, expected))
+
+
+def told_apart(got: float, expected: float) -> tuple[str, str]:
+    """Return two numbers as texts with as many digits as tell them apart."""
+    alike = f"{got:.4g}" == f"{expected:.4g}"
+    return (f"{got:.17g}", f"{expected:.17g}") if alike else (f"{got:.4g}", f"{expected:.4g}")
 
 
 SEED = int(os.environ.get("ATTNBOOK_CHECK_SEED", "0"))

@@ -51,7 +51,7 @@ LAYER_STEPS: dict[str, Any] = {
     "self_mask": same,
     "cross_mask": lambda mask, memory_mask, n: memory_mask,
     "to_target": lambda x, raw: (x, x, x),
-    "to_memory": lambda x, memory: (x, memory, memory),
+    "to_memory": lambda x, memory, raw, start: (x, memory, memory),
     **{f"before_{name}": _before for name in SUBLAYERS},
     **{f"join_{name}": _join for name in SUBLAYERS},
     **{f"after_{name}": _after for name in SUBLAYERS},
@@ -110,7 +110,7 @@ def decode(s: Any, x, memory, weights, mask=None, memory_mask=None):
             made = _several_heads(s, s.to_target(y, x), w, masks[name])
         else:
             read = s.memory(memory, norm, order)
-            made = _several_heads(s, s.to_memory(y, read), w, masks[name])
+            made = _several_heads(s, s.to_memory(y, read, x, start), w, masks[name])
         x = after(join(x, y, made, start, norm, order), norm, order)
     return x
 
@@ -155,11 +155,8 @@ def from_entered(names: Iterable[str] = SUBLAYERS) -> Way:
 
 def bare(names: Iterable[str] = SUBLAYERS) -> tuple[Way, ...]:
     """Return the ways without normalisation: in both orders, in one of them."""
-    return (
-        around(names, before=same, after=same),
-        around(names, before=same),
-        around(names, after=same),
-    )
+    before, after = around(names, before=same), around(names, after=same)
+    return {**before, **after}, before, after
 
 
 def arranged(*names: str) -> tuple[Way]:
@@ -175,7 +172,7 @@ def norms_of(*sources: str) -> Way:
 # Wrong masks, made of the mask of the target, that of the memory and the length of the target.
 
 
-def no_mask(mask, memory_mask, n):
+def no_mask(*given):
     """Return None."""
 
 
@@ -208,13 +205,14 @@ _LAYER_MISTAKES = mistakes(
         missing: add its input to what it returns.
     residual from the normalised input: With pre-norm you add the normalised x. The residual carries
         x itself: x + f(LN(x)), not LN(x) + f(LN(x)).
-    residual not added: You subtract what a sublayer makes, multiply by it, or halve the sum: x +
-        f(…).
-    residual twice: You add the input of a sublayer twice. Once: x + f(…).
+    residual not added: You subtract what a sublayer makes, multiply by it, or halve the sum.
+    residual twice: You add the input of a sublayer twice.
     norm inside the residual: You normalise what the sublayer returns and add x afterwards, x +
         LN(f(x)). Post-norm normalises the sum, LN(x + f(x)); pre-norm the input, x + f(LN(x)).
     normalised twice: You normalise before each sublayer and after it. Pre-norm is before, post-norm
         after.
+    norm at the end: You normalise what the last sublayer leaves, beside the norms of the layer or
+        in their place. With pre-norm only the stack ends with a norm.
     no normalisation: You never normalise. Each sublayer has a layer normalisation of its own.
     self-attention not normalised: The self-attention lacks its normalisation.
     feed-forward network not normalised: The feed-forward network lacks its normalisation.
@@ -257,7 +255,11 @@ _LAYER_MISTAKES = mistakes(
         "normalised twice": (
             around(before=_normalised, after=_normalised),
             around(before=_normalised),
-            *(around(names, after=_normalised) for names in _EACH_AND_ALL),
+            *(around(names, after=_normalised) for names in _EACH_AND_ALL[:2]),
+        ),
+        "norm at the end": (
+            around((FEED,), after=_normalised),
+            {**around(before=same, after=same), **around((FEED,), after=_normalised)},
         ),
         "no normalisation": bare(),
         "self-attention not normalised": bare((SELF,)),
@@ -306,7 +308,12 @@ _NOT_OF_NORM = (
 def _of(piece: str, mistakes: tuple[Mistake, ...]) -> tuple[Mistake, ...]:
     """Return the mistakes of a piece with its name, in few ways: each makes many pairs."""
     return tuple(
-        Mistake(f"{piece}: {m.name}", f"In your {piece}: {_went_on(m.message)}", m.ways[:4])
+        replace(
+            m,
+            name=f"{piece}: {m.name}",
+            message=f"In your {piece}: {_went_on(m.message)}",
+            ways=m.ways[:4],
+        )
         for m in mistakes
     )
 
@@ -374,7 +381,6 @@ def of_layers(name: str, masks: tuple[str, ...], own: tuple[Mistake, ...], **fie
         options=masks,
         remarked_options=masks,
         adapt=lambda function: with_options(function, parameters, options),
-        sequences=inputs,
         **fields,
     )
 

@@ -49,19 +49,19 @@ MESSAGES = sentences(
         deleted the other comes to light. While insert walks on, it must compare keys: with every
         entry that it passes, before it swaps with one or takes a free slot.
     delete keeps the key: A deleted key is still found.
-    delete leaves a hole: After a delete another key is lost. It had been pushed past the slot that
-        is now free, and the search stops there, or it was moved back past its own slot. Close the
-        gap: move the entries behind it one slot
-        back, until one is at home or a slot is free. (A tombstone, which a search passes, does
-        too.) If entries store their displacement, it must be right after each move: one less here,
-        its own after a swap.
-    delete takes another key: delete removes a key that it was not asked to remove, whatever the
-        keys are. Compare keys before you clear a slot; for a key that is not stored there is
-        nothing to do.
+    delete leaves a hole: After a delete another key is lost. Most often it had been pushed past the
+        slot that is now free, and the search stops there, or it was moved back past its own slot.
+        Close the gap: move the entries behind it one slot back, until one is at home or a slot is
+        free. (A tombstone, which a search passes, does too.) If entries store their displacement,
+        it must be right after each move: one less here, its own after a swap.
+    delete takes another key: delete removes a key that it was not asked to remove. Compare keys
+        before you clear a slot; for a key that is not stored there is nothing to do.
     freed slot taken too early: insert puts a key into the first slot that a delete has freed,
         though the same key stands further on. Then it is there twice, and when one is deleted the
         other comes to light. Search to the end first.
-    no way back: A key that was deleted cannot be inserted again: get does not find it.
+    no way back: A key that was deleted and is inserted again is not found. Either insert does not
+        store it, or the search ends at the mark that delete has left: a search goes on past such a
+        mark, and insert may put a key into its slot.
     deleted keys come back: A deleted key is found again after others were inserted: what marks its
         slot as deleted is lost when entries are moved to a larger table, or by a swap.
     keys not compared: Two keys are taken for one: get returns, or insert overwrites, what stands in
@@ -71,20 +71,23 @@ MESSAGES = sentences(
         That is for its home; store and compare the key as it is.
     not a stored value: get returns something that was never stored as a value, such as the key, the
         number of its slot or a value that was changed on the way. Return the value as it came.
+    one key alone: Each insertion loses the key that was stored before, whatever the keys are. A
+        table holds many.
     collision overwrites: When two keys want one slot, the second one replaces the first, which is
         lost. It has to walk on to another slot, or to carry on the one that it pushes out.
-    search gives up: A key is lost that had to go past its own slot. insert and get must walk alike:
-        from home slot by slot to a free one. get may stop sooner, at an entry that is nearer to its
-        home than the search has come, but only if insert swaps at the same place.
+    search gives up: The key that was inserted last is not found, though it is found in an empty
+        table. Where its slot is taken, insert and get must walk alike: from home slot by slot to a
+        free one. get may stop sooner, at an entry that is nearer to its home than the search has
+        come, but only if insert swaps at the same place.
     entries not exchanged: After a delete another key is lost, since insert never exchanges entries,
         or goes on with the displacement of the one that it put down: where a key stands depends on
         which came first. Moving entries back until one is at home
         closes the gap only if keys stand in the order of their homes. So let insert exchange the
         entry in hand with one that is nearer to its home; or, without exchanges, mark the freed
         slot with a tombstone.
-    swapped entry lost: An insertion loses a key that was stored before. After a swap you carry the
-        entry that was pushed out: key, value and its own displacement. Go on with that one until it
-        has a slot.
+    earlier key lost: An insertion loses a key that was stored before. What insert pushes out of a
+        slot needs another one: after a swap, go on with the entry that was pushed out, with its
+        key, its value and its own displacement, until it has a slot.
     key and value parted: A key comes back with the value of another one. Whatever moves an entry, a
         swap, a delete or growth, must move key and value together.
     end of the table: Runs fail where a search goes past the last slot, and only there. Slot 0
@@ -98,6 +101,8 @@ MESSAGES = sentences(
     keys lost at growth: Keys are lost, or get wrong values, when the table grows. The home of a key
         depends on the number of slots, so entries cannot be copied slot by slot: insert each one
         anew, and then the key that made the table grow.
+    keys lost among many: Keys are lost, or get wrong values, where a table holds many. Let it grow,
+        and then insert each entry anew, since the home of a key depends on the number of slots.
     tombstones never freed: A table of a few keys fills up, or grows on and on, by inserting and
         deleting: what marks a slot as deleted stays for ever, or deletions are not counted. Close
         the gap when you delete, by moving the entries behind it back, or rebuild the table once in
@@ -210,13 +215,22 @@ class _Case:
     # The rules.
 
     def _hangs(self) -> str | None:
-        if self.growing:
+        if self.growing and not self._grew_before():
             return "no growth"
+        return "tombstones never freed" if self._by_deletes() else "endless search"
+
+    def _grew_before(self) -> bool:
+        """Tell whether the table got larger in the steps before the last one."""
+        with contextlib.suppress(TooSlow):  # no time left to find out
+            return self.tables.run(self.failure.before) is None and bool(self.tables.grew)
+        return False
+
+    def _by_deletes(self) -> bool:
+        """Tell whether the run is right without its deletions."""
         without_deletes = [step for step in self.failure.steps if step not in self.deletes]
         with contextlib.suppress(TooSlow):  # no time left to find out
-            if self.deletes and self.tables.run(without_deletes) is None:
-                return "tombstones never freed"
-        return "endless search"
+            return bool(self.deletes) and self.tables.run(without_deletes) is None
+        return False
 
     def _raises(self) -> str | None:
         error, last = self.failure.error, self.failure.last
@@ -226,12 +240,12 @@ class _Case:
             return "missing key raises"
         if last.name == "delete" and isinstance(error, KeyError):
             return self._lost()
-        if self.growing and not isinstance(error, SLIPS):
+        if self.growing and not isinstance(error, SLIPS) and not self._grew_before():
             return "no growth"
         if not isinstance(error, (IndexError, KeyError)):
             return None
         if len(self.deletes) > 2:
-            return "tombstones never freed"
+            return "tombstones never freed" if self._by_deletes() else None
         return "end of the table" if self._share() < 0.5 else None
 
     def _ghost(self) -> str | None:
@@ -275,7 +289,7 @@ class _Case:
         if self.growing and self._is_full():
             return "no growth"
         if self._by_growth() and not self.deletes:
-            return "keys lost at growth"
+            return self._lost_at_growth()
         if self.deletes_own and not self.others:
             return "no way back"
         if self.deletes_of_others:
@@ -284,7 +298,9 @@ class _Case:
             return "end of the table"
         if self.inserts[-1].key == self.key:
             return "search gives up"
-        return "collision overwrites" if len(self.others) == 1 else "swapped entry lost"
+        if len(self.others) > 1:
+            return "earlier key lost"
+        return "one key alone" if self._share() > 0.6 else "collision overwrites"
 
     def _lost_alone(self) -> str | None:
         if not self._fails_for(10):
@@ -314,9 +330,12 @@ class _Case:
 
     def _by_growth(self) -> bool:
         """Tell whether growth is to blame: the table grew, or other keys get lost as often."""
-        if self.tables.n_slots is not None:
+        if self.failure.grew is not None:
             return self.failure.grew
         return self.growing and (len(self.inserts) > MANY or self._share() > 0.2)
+
+    def _lost_at_growth(self) -> str:
+        return "keys lost at growth" if self.failure.grew else "keys lost among many"
 
     def _lost_by_delete(self) -> str | None:
         stored = {step.key for step in self.inserts}
@@ -348,7 +367,7 @@ class _Case:
 
     def _other_value(self) -> str | None:
         if self._by_growth():
-            return "keys lost at growth"
+            return self._lost_at_growth()
         older = [step.value for step in self.own_inserts[:-1]]
         if any(equal(self.failure.got, value) for value in older):
             twice = [*self.failure.before, Step("delete", self.key), Step("get", self.key)]

@@ -54,7 +54,7 @@ class Failure:
     got: Any = None
     expected: Any = None
     error: BaseException | None = None
-    grew: bool = False
+    grew: bool | None = None  # whether the table got larger, if that can be seen
 
     @property
     def last(self) -> Step:
@@ -94,6 +94,7 @@ class Tables:
         self.same_objects = False  # whether a key is one object in all steps of a run
         self.n_slots: int | None = None  # of an empty table, if it tells
         self.n_slots_at_end: int | None = None  # after the last step of the last run
+        self.grew: bool | None = None  # in the last run, if that can be seen
         self.runs = 0
         self.slowest = 0.0
         self.hung = False  # whether a run did not end, with all the time that there is for one
@@ -152,15 +153,15 @@ class Tables:
     def _compare(self, steps: Sequence[Step], place: list[float]) -> Failure | None:
         begin = _thread_time()
         table, stored = self.new(), dict[int, int]()
-        n_slots = slots_of(table)
+        size = size_of(table)
         for i, step in enumerate(steps):
             place[:] = i, _thread_time() - begin
             kind, got, expected = self._take(step, table, stored)
+            self.grew = None if size is None else size_of(table) != size
             if kind:
-                grew = n_slots is not None and slots_of(table) != n_slots
                 plain = got is None or isinstance(got, (int, float, np.generic))
                 shown = got if plain else kind_of(got)
-                return Failure(tuple(steps[: i + 1]), kind, shown, expected, grew=grew)
+                return Failure(tuple(steps[: i + 1]), kind, shown, expected, grew=self.grew)
         self.n_slots_at_end = slots_of(table)
         return None
 
@@ -279,6 +280,19 @@ def slots_of(table: Any) -> int | None:
         if isinstance(table.n_slots, (int, np.integer)):
             return int(table.n_slots)
     return None
+
+
+def size_of(table: Any) -> int | None:
+    """Return a number that grows with the slots of a table, None if it cannot be seen.
+
+    Unless the table tells its slots, it is the length of its longest list or array. What is short
+    while the table is empty may hold the entries one by one, and tells nothing.
+    """
+    with contextlib.suppress(Exception):
+        held = (x for x in vars(table).values() if isinstance(x, (list, np.ndarray)))
+        longest = max(map(len, held), default=0)
+        return slots_of(table) or (longest if longest > 1 else None)
+    return slots_of(table)
 
 
 def _maker(make: Callable) -> tuple[Callable[[], Any], str]:

@@ -154,6 +154,11 @@ def _within_the_tile(of_query: bool, of_key: bool) -> Callable:
     return see
 
 
+def _whole_later_tiles(mask):
+    tile = np.arange(len(mask)) // TILE
+    return mask | (tile[:, np.newaxis] < tile)
+
+
 def _at_once(weigh: Callable, hide: Callable = ATTENTION_STEPS["hide"]) -> Callable:
     """Return causal attention without tiles whose weights are made of the scores by `weigh`."""
 
@@ -228,13 +233,14 @@ TILE_MISTAKES = (
         nothing. Key j is visible to query i if j ≤ i, the same place included.
     places within the tile: You compare the places within the two tiles, 0 to 15, or one of them, in
         place of those in the sequence. Add where each tile begins.
+    later tiles not masked: You hide later keys in the tile on the diagonal alone, and read the
+        tiles behind it whole. End with the one on the diagonal.
     diagonal tile left out: The loop ends before the tile on the diagonal, in which the queries see
         themselves and the keys just before. Its keys begin where the queries begin, and it is the
         last one to be read.
     diagonal tile not masked: The loop ends in time, but the last tile is not masked: on the
         diagonal a query still sees the later keys of its own tile. Hide those, in that tile.
-    diagonal tile alone: Each tile of queries reads the keys of its own tile and no other. The
-        loop begins at key 0 and goes up to its own tile.
+    diagonal tile alone: Each tile of queries reads the keys of its own tile alone. Begin at key 0.
     tile before the diagonal left out: The loop over whole tiles ends one tile early, and the one
         just before the diagonal is never read. It goes up to the tile on the diagonal, that one
         excluded.
@@ -263,11 +269,9 @@ TILE_MISTAKES = (
         move with the head. One head is n · d numbers long.
     last tiles alone: Each tile of queries reads the last two or three tiles of keys and no earlier
         ones. The loop begins at key 0.
-    every second tile: Every second tile of keys is left out. The step of the loop is the width of a
-        tile.
-    first key left out: Key 0 is never read: the loop begins at 1. It begins at key 0.
-    first rows alone: Only the first tile of queries is computed: the grid has one program for each
-        head. It has one for each tile of queries, too.
+    every second tile: Every second tile of keys is left out. The step is the width of one tile.
+    first key left out: Key 0 is never read: the loop begins at 1.
+    first rows alone: Only the first tile of queries is computed. The grid has a program for each.
     maximum of the first tile: The maximum stays that of the first tile. Where scores grow,
         exponents above 0 overflow. The running maximum is the larger of the old one and that of the
         tile.
@@ -275,12 +279,10 @@ TILE_MISTAKES = (
         alone. Add it to what you have, rescaled.
     something added to the total: You add a number to the total before you divide, so the weights of
         a query sum to less than 1. The total is at least 1 where anything is visible.
-    last head left out: The output of the last head is 0. The grid has a program for each head of
-        queries, and each stores its output.
+    last head left out: The output of the last head is 0. The grid has a program for each head.
     keys of another head: A head reads the keys or the values of another one, its neighbour or the
         one counted from the other end.
-    heads in another order: The outputs are right, and stand in another order. Output h is that of
-        query head h.
+    heads in another order: The outputs stand in another order. Output h is that of query head h.
     """,
         {
             "softmax over the query axis": {"compute": _at_once(lambda s: soft.normal(s, -2))},
@@ -306,6 +308,7 @@ TILE_MISTAKES = (
                 _within_the_tile(True, False),
                 _within_the_tile(False, True),
             ),
+            "later tiles not masked": {**EVERY, "see": _whole_later_tiles},
             "diagonal tile left out": each(
                 "visit", lambda i, j: j < i, lambda i, j: j < i or i == j == 0
             ),

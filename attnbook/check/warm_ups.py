@@ -81,6 +81,10 @@ def _late(at):
     return (t - warmup) / (steps - warmup)
 
 
+def _part_from_0(t, steps, warmup):
+    return (t - 1 - warmup) / (steps - warmup)
+
+
 def _cosine(part):
     return (1 + math.cos(math.pi * part)) / 2
 
@@ -92,9 +96,20 @@ def _but_where_told(share, peak):
 
 _MISTAKES = mistakes(
     """
-    updates counted from 0: You put `step` where the number of the update belongs, in the warm-up,
-        in the cosine or in both: the first update has the rate 0 and moves nothing, or the last one
-        is not at 0. Update number t is step + 1.
+    updates counted from 0 [Transformers, torchtune and llama2.c]: you put `step` where the
+        number of the update belongs, so the first update has the rate 0 and moves nothing. Here
+        update number t is step + 1, and the last update is the one with the rate 0.
+    cosine counted from 0 [llm.c]: your warm-up is right, and your cosine counts the updates from 0,
+        so it begins one update late and the last update still has a rate. Here t is step + 1 in the
+        cosine too.
+    warm-up over one update more [nanoGPT]: you divide by warmup + 1 in the warm-up, and your cosine
+        counts the updates from 0. Here update t = step + 1 has the rate peak · t/warmup up to t =
+        warmup, and the cosine goes on from t.
+    line times cosine [the UvA tutorials]: your cosine runs over the whole run, and in the warm-up
+        you multiply it by the line. Here only the line counts up to t = warmup, and the cosine
+        begins after it.
+    warm-up counted from 0: In the warm-up you put `step` where the number of the update belongs, so
+        the first update has the rate 0 and moves nothing. Update number t is step + 1.
     cosine over the whole run: Your cosine begins at step 0, not at the end of the warm-up, so the
         rate jumps there. Its part of the way is (t − warmup)/(steps − warmup).
     cosine too long: Your cosine begins at the end of the warm-up and takes `steps` more, so the
@@ -105,10 +120,11 @@ _MISTAKES = mistakes(
         cosine. It rises along t/warmup.
     no fall: The rate stays at its peak after the warm-up.
     digits cut off: You divide with //, which cuts off the digits. Divide with /.
-    fall along a line: The rate falls along a line. It falls along half a cosine.
-    inverse square root: The rate falls as 1/√t, as it did for the first transformer. It falls along
+    fall along a line [BERT]: your rate falls along a line. Here it falls along half a cosine.
+    inverse square root [the original Transformer]: your rate falls as 1/√t. Here it falls along
         half a cosine.
-    least rate: Your rate ends at a share of its peak. It ends at 0.
+    least rate [nanoGPT, minGPT and litgpt]: your rate ends at a share of its peak, such as a tenth.
+        Here it ends at 0.
     cosine upside down: The rate rises again from 0: your cosine has the other sign. 1 + cos falls.
     quarter of a cosine: You use cos from 0 to π/2, which falls slowly at first and fast at the end.
         Half a cosine, from 0 to π, moved up and halved, is slow at both ends.
@@ -149,9 +165,25 @@ _MISTAKES = mistakes(
         "updates counted from 0": (
             {"number": lambda step: step},
             {"number": lambda step: step, "begins": lambda t, w: t >= w},
-            {"rising": lambda t, w, steps: (t - 1) / w},
-            {"rising": lambda t, w, steps: (t - 1) / max(w - 1, 1)},
-            {"part": lambda t, steps, w: (t - 1 - w) / (steps - w)},
+        ),
+        "cosine counted from 0": each("part", _part_from_0),
+        "warm-up over one update more": {
+            "rising": lambda t, w, steps: t / (w + 1),
+            "part": _part_from_0,
+        },
+        "line times cosine": tuple(
+            {
+                "number": number,
+                "begins": lambda t, w: True,
+                "part": lambda t, steps, w: (t, steps, w),
+                "falling": lambda at: min(_line(at), 1) * _cosine(at[0] / at[1]),
+            }
+            for number in (lambda step: step, lambda step: step + 1)
+        ),
+        "warm-up counted from 0": each(
+            "rising",
+            lambda t, w, steps: (t - 1) / w,
+            lambda t, w, steps: (t - 1) / max(w - 1, 1),
         ),
         "updates counted from 2": each("number", lambda step: step + 2)
         + each("rising", lambda t, w, steps: (t + 1) / w),
@@ -162,7 +194,6 @@ _MISTAKES = mistakes(
                 "falling": join,
             }
             for join in (
-                lambda at: min(_line(at), 1) * _cosine(at[0] / at[1]),
                 lambda at: _line(at) * _cosine(at[0] / at[1]),
                 lambda at: _line(at) * _cosine(max(_late(at), 0)),
                 lambda at: min(_line(at), _cosine(at[0] / at[1])),

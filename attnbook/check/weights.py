@@ -149,6 +149,20 @@ DOT_ON_A_BATCH = (
 DOT_PRODUCT = {"product": lambda query, key: np.dot(query, transposed(key))}
 
 
+_OF_ONE_INPUT = mistakes(
+    """
+    query compared with itself: You compare the queries with each other and never look at the key.
+        That is the same only if query and key are one array.
+    keys compared with themselves: You compare the keys with each other and never look at the query.
+        That is the same only if query and key are one array.
+    """,
+    {
+        "query compared with itself": {"product": lambda q, k: dot_products(q, q)},
+        "keys compared with themselves": {"product": lambda q, k: dot_products(k, k)},
+    },
+)
+
+
 def _without_value(inputs):
     return {name: inputs[name] for name in ("query", "key")}
 
@@ -173,6 +187,7 @@ WEIGHTS = Check(
             ),
         ),
         Mistake(*DOT_ON_A_BATCH, (DOT_PRODUCT,)),
+        *_OF_ONE_INPUT,
         *WEIGHT_MISTAKES,
         *OPTION_MISTAKES,
     ),

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from attnbook.arrays.array import dtype_name
+from attnbook.arrays.move import how_to_install
 
 OPTIONS = ("-std=c++17",)
 
@@ -27,10 +28,7 @@ def import_cupy() -> Any:
     try:
         import cupy
     except ImportError as error:
-        raise ImportError(
-            "impl='cupy' needs CuPy: pip install 'attnbook[gpu-cuda13]' "
-            "(or gpu-cuda12, as the driver asks)"
-        ) from error
+        raise ImportError(f"impl='cupy' needs CuPy: {how_to_install('cupy')}") from error
     return cupy
 
 
@@ -52,10 +50,6 @@ class HostFlag:
         memory = cupy.cuda.alloc_pinned_memory(4)
         self.pointer = np.uint64(memory.ptr)
         self._number = np.frombuffer(memory, np.int32, 1)
-        self.clear()
-
-    def clear(self) -> None:
-        """Set it to 0, when no kernel that may set it is at work."""
         self._number[0] = 0
 
     def is_set(self) -> bool:

@@ -23,7 +23,7 @@ def compiled(*functions: Callable, known: Any = None) -> types.SimpleNamespace:
     try:
         importlib.import_module("numba")
     except ImportError as error:
-        raise ImportError("impl='numba' needs Numba: pip install 'attnbook[fast]'") from error
+        raise ImportError("impl='numba' needs Numba: pip install numba") from error
     from attnbook.compilers import jit
 
     made = dict(vars(known)) if known is not None else {}

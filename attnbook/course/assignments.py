@@ -4,6 +4,8 @@ What students get, the release, is made from the text, the given code and the st
 answer nor a hidden case is looked at while it is made.
 """
 
+import ast
+import sys
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,6 +15,7 @@ import numpy as np
 
 from attnbook.course.exercises import Exercise
 from attnbook.course.hidden import Printed
+from attnbook.course.installing import REQUIREMENTS
 from attnbook.course.judge import solved
 
 WIDTH = 88
@@ -73,7 +76,7 @@ def overview(exercises: list[Exercise]) -> str:
             "",
             "Write each answer into its file, below the code that is given, and check it:",
             "",
-            "    pip install attnbook pytest",
+            f"    pip install -r {REQUIREMENTS} pytest",
             "    pytest",
             "",
             "The cell with a check that a task speaks of is in the test beside its file. What is",
@@ -121,13 +124,24 @@ def visible_test(exercise: Exercise) -> str:
     # what an answer lacks is no matter of the other tests
     lines = [f"from {exercise.module} import {', '.join(exercise.names)}", "", *lines]
     body = textwrap.indent("\n".join(lines), "    ")
+    skips = [f'pytest.importorskip("{name}")' for name in packages(exercise)]
     parts = [
         f'"""The visible check of {exercise.module}.py."""',
+        *(["\n".join(["import pytest", "", *skips])] if skips else []),
         *head,
         code,
         f"\ndef test_{exercise.module}():\n{body}",
     ]
     return "\n\n".join(filter(None, parts))
+
+
+def packages(exercise: Exercise) -> list[str]:
+    """Return which packages an exercise imports beside attnbook and what that installs."""
+    nodes = [*ast.walk(ast.parse(f"{exercise.given}\n{exercise.check}\n{exercise.block}"))]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    roots = {name.partition(".")[0] for name in names}
+    return sorted(roots - {"attnbook", "numpy", "array_api_compat"} - sys.stdlib_module_names)
 
 
 def assertions(exercise: Exercise, right: list[Any], check: str = "check") -> list[str]:

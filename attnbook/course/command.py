@@ -16,6 +16,7 @@ from attnbook.course import (
     assignments,
     exercises,
     grading,
+    installing,
     judge,
     notebooks,
     results,
@@ -85,12 +86,14 @@ def make(chosen: argparse.Namespace) -> int:
     found = _chapters(chosen)
     every = [exercise for asked in found.values() for exercise in asked]
     students = _students(chosen.students) if chosen.students else []
-    secret = secret_of(chosen.secret)
+    secret, requirement = secret_of(chosen.secret), installing.read(chosen.exercises)
     for chapter, asked in found.items():
         assignments.write(
             asked, chosen.out / "release" / chapter, chosen.out / "solutions" / chapter
         )
-        notebooks.write(asked, secret, chosen.out / "nbgrader")
+        source = notebooks.write(asked, secret, chosen.out / "nbgrader", requirement)
+        for folder in (chosen.out / "release" / chapter, source.parent):
+            installing.put(chosen.exercises, folder)
         by_hand = sum(not exercise.is_checked for exercise in asked)
         print(f"{chapter}: {len(asked)} exercises, {by_hand} of them read by a person", flush=True)
     variants.write(students, secret, chosen.out / "variants", every)
@@ -103,7 +106,7 @@ def make(chosen: argparse.Namespace) -> int:
     if chosen.verify and verify(every, secret):
         return 1
     if importlib.util.find_spec("nbgrader") is None:
-        print("The notebooks are no release yet: pip install 'attnbook[course]', and again.")
+        print("The notebooks are no release yet: pip install nbgrader, and again.")
         return 0
     failed = notebooks.release(list(found), chosen.out / "nbgrader")
     print(*failed, sep="\n", file=sys.stderr, end="")

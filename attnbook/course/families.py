@@ -6,6 +6,7 @@ solution of the variant is the chapter's own code with these changes.
 """
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -18,6 +19,9 @@ Changes = dict[str, str]
 Family = Callable[[np.random.Generator], tuple[Changes, list | None]]
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight")
+CALL = re.compile(r"\b([Cc])all `check_\w+(\(.*?\))?`(?: of the cell below)?( on)?")
+"""How a chapter asks for numbers: who has a variant sees no check, which would hold the results."""
+
 CHANGED = ("text", "check", "block", "answer")
 
 
@@ -38,7 +42,13 @@ def varied(exercise: Exercise, rng: np.random.Generator) -> Exercise:
     if results is not None:
         pairs = zip(exercise.names, results, strict=True)
         parts["answer"] = "\n".join(f"{name} = {result}" for name, result in pairs)
+        parts["text"] = CALL.sub(_handing_in, parts["text"])
     return replace(exercise, **parts, hints=[], explanation="")
+
+
+def _handing_in(call: re.Match) -> str:
+    word = "Hand" if call[1] == "C" else "hand"
+    return f"{word} in" if call[3] else f"{word} in the results"
 
 
 def _one_of(rng: np.random.Generator, *choices):
@@ -46,7 +56,7 @@ def _one_of(rng: np.random.Generator, *choices):
 
 
 def activation(rng):
-    """Additive scoring with another function in the place of tanh."""
+    """Additive scoring with another function in the place of tanh, and two factors inside it."""
     words, code = _one_of(
         rng,
         (r"\arctan(", "np.arctan("),
@@ -54,21 +64,27 @@ def activation(rng):
         (r"\exp(", "np.exp("),
         (r"\max(0,\, ", "np.maximum(0, "),
     )
-    return {r"\tanh(": words, "np.tanh(": code}, None
+    q, k = (_one_of(rng, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9) for _ in range(2))
+    changes = {
+        r"\tanh(q_i W_Q + k_j W_K)": rf"{words}{q}\, q_i W_Q + {k}\, k_j W_K)",
+        "np.tanh(": code,
+        "a @ W_Q + b @ W_K": f"{q} * a @ W_Q + {k} * b @ W_K",
+        "query @ W_Q": f"{q} * query @ W_Q",
+        "key @ W_K": f"{k} * key @ W_K",
+    }
+    return changes, None
 
 
 def measure(rng):
-    """Another number of keys that a row effectively looks at: of order two, or the largest."""
-    words, of_row, of_scores = _one_of(
-        rng,
-        (r"$1 / \sum_j a_j^2$", "1 / (a**2).sum()", "1 / (softmax(scores) ** 2).sum()"),
-        (r"$1 / \max_j a_j$", "1 / a.max()", "1 / softmax(scores).max()"),
-    )
+    """Another number of keys that a row effectively looks at: of some order."""
+    order = int(rng.choice([*range(50, 100, 5), *range(110, 505, 5)])) / 100
     changes = {
         r"The **perplexity** $e^H$ of a row of weights, with its entropy "
-        r"$H = -\sum_j a_j \log a_j$, is": f"Let the *perplexity* of a row of weights be {words},",
-        "np.exp(-(a * np.log(a)).sum())": of_row,
-        "np.exp(-(softmax(scores) * ab.log_softmax(scores)).sum())": of_scores,
+        r"$H = -\sum_j a_j \log a_j$, is": "Let the *perplexity* of a row of weights be "
+        rf"$\bigl(\sum_j a_j^r\bigr)^{{1/(1 - r)}}$ with $r = {order}$, which is",
+        "np.exp(-(a * np.log(a)).sum())": f"(a**{order}).sum() ** (1 / (1 - {order}))",
+        "np.exp(-(softmax(scores) * ab.log_softmax(scores)).sum())": f"(softmax(scores) ** {order})"
+        f".sum() ** (1 / (1 - {order}))",
     }
     return changes, None
 
@@ -107,30 +123,43 @@ def _listed(numbers):
 
 
 def causal_pencil(rng):
-    """Another number of keys in the cache."""
+    """Another number of keys in the cache, and scores that are logarithms of integers."""
     cached = _one_of(rng, 2, 4, 5, 6)
     n = cached + 2
+    masses = [int(x) for x in rng.integers(1, 10, n)]
+    listed = _listed(rf"$\ln {mass}$" for mass in masses)
+    columns = ", ".join(f"[{mass}.0]" for mass in masses)
     changes = {
         "meet five keys; three of": f"meet {WORDS[n]} keys; {WORDS[cached]} of",
-        "np.zeros((5, 3))": f"np.zeros(({n}, 3))",
+        "All scores are equal.": f"The scores of each query with the keys are {listed}.",
+        "np.zeros((2, 3)), np.zeros((5, 3))": f"np.ones((2, 1)), np.log([{columns}])",
         "causal(2, 5)": f"causal(2, {n})",
         "np.tri(2, 5,": f"np.tri(2, {n},",
     }
-    both = [[1 / (n - 1)] * (n - 1) + [0], [1 / n] * n]
+    both = [[m / sum(masses[:k]) for m in masses[:k]] + [0] * (n - k) for k in (n - 1, n)]
     return changes, [both, [1] + [0] * (n - 1)]
 
 
 def far(rng):
-    """Two layers that see another number of tokens."""
-    s = _one_of(rng, 12, 14, 18, 20)
-    n, most = s * s, 2 * s - 1
-    changes = {"256": str(n), "31": str(most), "n, s = 256, 16": f"n, s = {n}, {s}"}
+    """Two layers that see another number of tokens, whose root need not be whole."""
+    s = int(rng.integers(10, 21))
+    n, most = s * s - int(rng.integers(2 * s - 1)), 2 * s - 1
+    if n == 256:
+        n += 1 - 2 * (s == 16)
+    changes = {
+        r"$2\sqrt n - 1$ keys": f"{most} keys",
+        "2√n − 1 = 31": str(most),
+        "256": str(n),
+        "31": str(most),
+        "n, s = 256, 16": f"n, s = {n}, {s}",
+    }
     return changes, None
 
 
 def units(rng):
     """Another vocabulary, other tokens, another loss."""
-    bits, size, loss = _one_of(rng, 9, 10, 12, 13), _one_of(rng, 2, 3.2, 4), _one_of(rng, 2, 2.5, 4)
+    bits, loss = _one_of(rng, 9, 10, 12, 13, 14, 15), _one_of(rng, 1.5, 2, 2.5, 3.5, 4)
+    size = _one_of(rng, 2, 3, 3.2, 3.5, 4, 4.5, 5)
     changes = {
         "2,048 tokens": f"{2**bits:,} tokens",
         "2.5 bytes a token": f"{size} bytes a token",
@@ -145,9 +174,17 @@ def units(rng):
 
 def tree(rng):
     """Other probabilities: the greedy text is a ■, the likeliest b ■."""
-    a, b = _one_of(rng, (0.52, 0.48), (0.56, 0.44), (0.6, 0.4))
-    after_a = _one_of(rng, (0.3, 0.2, 0.5), (0.2, 0.35, 0.45), (0.3, 0.28, 0.42))
-    after_b = _one_of(rng, (0.1, 0.05, 0.85), (0.03, 0.02, 0.95), (0.05, 0.15, 0.8))
+    first = _one_of(rng, 52, 53, 54, 56, 57, 58)
+    end = int(rng.integers(43, 49))
+    least = [y for y in range(101 - 2 * end, (100 - end) // 2 + 1) if abs(y - 20) > 1]
+    left = int(_one_of(rng, *least))  # two tokens of three never have 0.8 after a
+    of_a = [left, 100 - end - left]
+    if rng.integers(2):
+        of_a.reverse()
+    of_b = [int(x) for x in rng.integers(2, 10, 2)]
+    a, b = first / 100, (100 - first) / 100
+    after_a = tuple(x / 100 for x in (*of_a, end))
+    after_b = tuple(x / 100 for x in (*of_b, 100 - sum(of_b)))
     said = "*a* {}, *b* {}, ■ {}"
     changes = {
         "*a* has 0.55 and *b* 0.45": f"*a* has {a} and *b* {b}",
@@ -158,14 +195,14 @@ def tree(rng):
         "[0.05, 0.05, 0.9]": f"{[*after_b]}",
     }
     greedy, likeliest = a * after_a[2], b * after_b[2]
-    largest = sorted(after_a, reverse=True)
-    kept = 2 if largest[0] + largest[1] >= 0.8 else 3
+    kept = 2 if left < 20 else 3
     return changes, [greedy, likeliest, greedy + likeliest, a * a / (a * a + b * b), kept]
 
 
 def cache(rng):
     """A model with other layers and parameters."""
-    layers, billions = _one_of(rng, 24, 40, 48, 80), _one_of(rng, 3, 8, 13)
+    layers = _one_of(rng, 20, 24, 28, 36, 40, 48, 56, 60, 64, 72, 80, 96)
+    billions = _one_of(rng, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14, 15, 20)
     changes = {
         "32 layers": f"{layers} layers",
         "7 billion": f"{billions} billion",
@@ -177,31 +214,44 @@ def cache(rng):
 
 
 def budget(rng):
-    """Near keys at another angle."""
-    angle = _one_of(rng, 0.2, 0.25, 0.35, 0.4)
+    """More vectors, and near keys at another angle."""
+    millions = int(rng.integers(2, 9))
+    angle = _one_of(rng, *(x / 100 for x in range(18, 43) if x != 30))
     changes = {
+        "A million": f"{WORDS[millions].capitalize()} million",
         "an angle of 0.3": f"an angle of {angle}",
+        "10**6": f"{millions} * 10**6",
         "0.3 / math.pi": f"{angle} / math.pi",
+        "1e6": f"{millions}e6",
         "budget(0.3)": f"budget({angle})",
     }
     return changes, None
 
 
 def count(rng):
-    """A network of two matrices in the place of a gated one."""
+    """A network of two matrices in the place of a gated one, and a table of positions."""
+    positions = 32 * int(rng.integers(2, 129))
     per_layer = 2 * 192 * 192 + 2 * 192 * 64 + 2 * 192 * 512 + 2 * 192
     changes = {
         "a gated network": "a network of two matrices",
+        "tied embeddings": rf"tied embeddings, and a table of {positions} learned positions, each "
+        "of width $d$",
         '"gated": True': '"gated": False',
-        "2_755_008": str(2048 * 192 + 6 * per_layer + 192),
+        "2_755_008": str((2048 + positions) * 192 + 6 * per_layer + 192),
+        "sum(x.size for x in model.arrays().values())": "sum(x.size for x in "
+        f"model.arrays().values()) + {positions} * d",
         "3 * d * d_ff": "2 * d * d_ff",
+        "V * d + N": f"(V + {positions}) * d + N",
     }
     return changes, None
 
 
 def loss_gradients(rng):
     """Another matrix, and either word may be right."""
-    (a, b), second = _one_of(rng, (3, 1), (1, 2), (4, 2), (2, -1), (5, 3)), _one_of(rng, 0, 1)
+    second = _one_of(rng, 0, 1)
+    a, b = (int(x) for x in rng.integers(-6, 7, 2))
+    while abs(a - b) < 2:  # then a gradient is 0, or that of the chapter
+        a, b = (int(x) for x in rng.integers(-6, 7, 2))
     changes = {
         r"2 & 1 \\ 2 & 1": rf"{a} & {b} \\ {a} & {b}",
         "the first of the two words is right": f"the {('first', 'second')[second]} of the two "
@@ -239,11 +289,8 @@ def ring(rng):
 
 def bound(rng):
     """A machine of other speeds."""
-    work, wire, many = (
-        _one_of(rng, 300, 900, 1200),
-        _one_of(rng, 50, 200, 400),
-        _one_of(rng, 64, 512),
-    )
+    work = _one_of(rng, 300, 400, 500, 700, 800, 900, 1000, 1200, 1500)
+    wire, many = _one_of(rng, 40, 80, 120, 160, 320, 400), _one_of(rng, 32, 64, 128, 512, 1024)
     changes = {
         "600 TFLOP/s": f"{work} TFLOP/s",
         "100 GB/s": f"{wire} GB/s",
@@ -259,7 +306,7 @@ def bound(rng):
 
 def runs(rng):
     """Another number of keys."""
-    n = _one_of(rng, 19, 21, 25, 26, 28, 37, 41, 44, 50, 52)
+    n = _one_of(rng, *(n for n in range(17, 128) if n != 22))
     levels = [level for level in range(7) if n >> level & 1]
     longest, moved = 2 ** levels[-1], sum(level * 2**level for level in levels)
     changes = {
@@ -274,7 +321,8 @@ def runs(rng):
 
 def pays(rng):
     """Another memory, another look-up, another share that is read."""
-    tb, look_up, percent = _one_of(rng, 1, 4), _one_of(rng, 10, 30, 40), _one_of(rng, 2, 4, 5)
+    tb, percent = _one_of(rng, 1, 1.6, 3.2, 4, 5, 8), _one_of(rng, 1, 2, 4, 5, 6, 8)
+    look_up = _one_of(rng, 8, 10, 12, 15, 25, 30, 35, 40)
     exact, sketch = 512 / tb, look_up + percent / 100 * 512 / tb
     tokens = look_up / (1 - percent / 100) / (exact / 1e6)
     changes = {
@@ -294,7 +342,9 @@ def pays(rng):
 
 def wall(rng):
     """A GPU of other speeds."""
-    work, read = _one_of(rng, 300, 600, 1200, 1800), _one_of(rng, 2, 3, 5, 8)
+    speeds = (200, 300, 400, 500, 700, 800, 1000, 1200, 1300, 1500, 2000, 2500)
+    both = [(work, read) for work in speeds for read in (1.5, 2, 2.5, 3, 3.5, 5, 6, 7, 8, 10)]
+    work, read = _one_of(rng, *(pair for pair in both if abs(pair[0] / pair[1] / 225 - 1) > 0.05))
     changes = {
         r"900 \cdot 10^{12}": rf"{work} \cdot 10^{{12}}",
         r"4 \cdot 10^{12}": rf"{read} \cdot 10^{{12}}",

@@ -9,6 +9,7 @@ from multiprocessing import get_context
 
 import numpy as np
 
+from attnbook.check.sandbox import error_text
 from attnbook.course import variants
 from attnbook.course.exercises import Exercise
 from attnbook.course.judge import Mark, mark
@@ -116,5 +117,12 @@ def _begin(folder: str) -> None:
 
 
 def _mark(exercise: Exercise, answers: list[str | None], secret: str, limits: Limits) -> list[Mark]:
-    """Return the mark of each answer to an exercise."""
-    return [mark(exercise, answer, secret, _parents[0], limits) for answer in answers]
+    """Return the mark of each answer to an exercise; what cannot be marked stops no other."""
+    marks = []
+    for answer in answers:
+        try:
+            marks.append(mark(exercise, answer, secret, _parents[0], limits))
+        except Exception as error:
+            text = f"The grader could not mark this answer: {error_text(error)}. Tell your teacher."
+            marks.append(Mark(exercise.label, 0.0, ("not marked",), text))
+    return marks

@@ -20,9 +20,15 @@ from attnbook.course.session import THEIRS, USUAL, Ending, Limits, Session
 PASSED = "Right."
 NOTHING = "nothing handed in"
 MISSING = "is missing"
+LONGEST = 100_000
+"""Letters of the longest answer that is read: Python takes a thousand bytes for a statement."""
+
 LEAST, TIMES = 3, 20
 """An answer has so many seconds of computing and so many times those of the solution, but never
 more than the limit."""
+
+WITHOUT = 0.5
+"""The most that an answer gets which does not take all arguments of the stub."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,9 @@ def mark(
     if source is None:
         text = f"Nothing is handed in: there is no `{exercise.module}.py`."
         return Mark(exercise.label, 0.0, (NOTHING,), text)
+    if len(source) > LONGEST:
+        text = f"Your answer has {len(source):,} letters, and at most {LONGEST:,} are read."
+        return Mark(exercise.label, 0.0, ("too long",), f"{text} Hand in the code alone.")
     if is_untouched(exercise, source):
         what = "this is what you were given" if source.strip() else "the file is empty"
         return Mark(exercise.label, 0.0, (NOTHING,), f"Nothing is handed in: {what}.")
@@ -83,9 +92,9 @@ def mark(
         try:
             answers = session.answers(solution.numbers.keys() | solution.usual.keys())
             with bounded(limits.megabytes):  # results may broadcast to huge ones
-                found = judged(exercise, answers, solution, seed, notes)
+                share, mistakes, said = weighed(exercise, answers, solution, seed, notes)
         except Ending:
-            found = []
+            share, mistakes, said = 0.0, (), ""
         except Exception as error:
             kept = session.kept
             if not session.ending.name:
@@ -95,25 +104,88 @@ def mark(
                 said = f"{said} {session.raised}".strip()
                 return Mark(exercise.label, 0.0, ("raises",), _after(notes, said), kept)
         ending, kept = session.ending, session.kept
+    if share < 1 and session.raised:
+        said = f"{said} {session.raised}"
     if ending.name:
         return Mark(exercise.label, 0.0, (ending.name,), ending.message, kept)
+    return Mark(exercise.label, share, mistakes, _after(notes, said), kept)
+
+
+def weighed(
+    exercise: Exercise,
+    answers: dict[str, Any],
+    solution: "Solved",
+    seed: int,
+    notes: dict[str, str],
+) -> tuple[float, tuple[str, ...], str]:
+    """Return what answers are worth, the names of their mistakes, and what to say of them.
+
+    What is to be said of an answer by its name stands in `notes` then.
+    """
+    found = judged(exercise, answers, solution, seed, notes)
     share = share_of(found, solution.found)
     mistakes, sentences = told(found)
     if MISSING in notes.values():
         mistakes = ("not handed in", *mistakes)
         share = share if share < 1 else 0.0  # a check that infinity passes
+    lost = lost_arguments(exercise, answers)
+    for name, arguments in lost.items():
+        listed = " and ".join(f"`{argument}`" for argument in arguments)
+        notes[name] = f"must take {listed}, as the stub does, and has at most half of the points"
+    if lost or unchecked(found) - unchecked(solution.found):
+        share, mistakes = min(share, WITHOUT), ("missing argument", *mistakes)
     if share < 1 and not mistakes:
         mistakes = ("wrong",) if share == 0 else ("partly wrong",)
     said = " ".join(sentences) or (PASSED if share == 1 else _in_words(found, solution.found))
-    if share < 1 and session.raised:
-        said = f"{said} {session.raised}"
-    mistakes = () if share == 1 else mistakes
-    return Mark(exercise.label, share, mistakes, _after(notes, said), kept)
+    return share, () if share == 1 else mistakes, said
+
+
+def lost_arguments(exercise: Exercise, answers: dict[str, Any]) -> dict[str, list[str]]:
+    """Return the arguments of the stub that functions and classes do not take, by their names.
+
+    One with another name in the same place is taken.
+    """
+    found: dict[str, list[str]] = {}
+    for node in ast.parse(exercise.stub).body:
+        try:
+            signature = inspect.signature(answers[getattr(node, "name", "")])
+        except (KeyError, TypeError, ValueError):
+            continue
+        given = signature.parameters.values()
+        names = [p.name for p in given if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        named = {*names, *(p.name for p in given if p.kind == p.KEYWORD_ONLY)}
+        rest = {p.kind for p in given}
+        lost = [
+            name
+            for i, name in enumerate(_arguments(node))
+            if name not in named and (i >= len(names) or names[i] in _arguments(node))
+        ]
+        if lost and not rest & {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}:
+            found[node.name] = lost  # type: ignore[attr-defined]
+    return found
+
+
+def _arguments(node: ast.AST) -> list[str]:
+    """Return the names of the arguments of a function, or of those that make an object."""
+    if isinstance(node, ast.ClassDef):
+        made = [part for part in node.body if getattr(part, "name", "") == "__init__"]
+        return _arguments(made[0])[1:] if made else []
+    if not isinstance(node, ast.FunctionDef):
+        return []
+    return [a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+
+
+def unchecked(found: Sequence[Any]) -> set[str]:
+    """Return what reports say of arguments that a function does not take, and their check has."""
+    remarks = (remark for result in found if is_report(result) for remark in result.remarks)
+    return {remark for remark in remarks if "was not checked" in remark}
 
 
 def is_untouched(exercise: Exercise, source: str) -> bool:
     """Return whether an answer has no statement but words and those that the student was given."""
     given = {ast.dump(node) for node in ast.parse(f"{exercise.given}\n{exercise.stub}").body}
+    if len(source) > LONGEST:
+        return False
     try:
         own = ast.parse(source).body
         words = (node.value for node in own if isinstance(node, ast.Expr))

@@ -86,6 +86,34 @@ def only_defines(code: str) -> bool:
     return all(isinstance(node, (ast.Import, ast.ImportFrom, ast.FunctionDef)) for node in body)
 
 
+def imports_of(code: str) -> list[ast.Import | ast.ImportFrom]:
+    """Return the statements of a cell that import, beside any others."""
+    try:
+        body = ast.parse(SHOWS.sub("", below_magic(code))).body
+    except UNREADABLE:
+        return []
+    return [node for node in body if isinstance(node, (ast.Import, ast.ImportFrom))]
+
+
+def with_imports(code: str, others: list[ast.Import | ast.ImportFrom]) -> str:
+    """Return code below those imports of other cells that bind what it reads and nowhere binds."""
+    try:
+        nodes = list(ast.walk(ast.parse(code)))
+    except UNREADABLE:
+        return code
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    wanted = {node.id for node in names if isinstance(node.ctx, ast.Load)}
+    wanted -= {node.id for node in names if isinstance(node.ctx, ast.Store)}
+    inside = (node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom)))
+    wanted -= {name for node in inside for name in _bound(node)}
+    above = {ast.unparse(node): None for node in others if wanted.intersection(_bound(node))}
+    return "\n".join([*above, code])
+
+
+def _bound(node: ast.Import | ast.ImportFrom) -> list[str]:
+    return [(alias.asname or alias.name).partition(".")[0] for alias in node.names]
+
+
 def is_python(code: str) -> bool:
     """Return whether Python can read this."""
     try:

@@ -1,8 +1,9 @@
 """Assignments as notebooks for nbgrader: the source, from which nbgrader makes the release.
 
-Solutions stand between nbgrader's marks, hidden cases too. A hidden case calls the checks with the
-seed that follows from the secret. Blanks are guarded against there, and once more in a hidden part
-of the visible check.
+Solutions stand between nbgrader's marks, hidden cases too. A hidden case calls the checks with a
+seed that follows from the secret and that `python -m attnbook grade` does not use, since nbgrader's
+pages for students show it. Blanks are guarded against there, and once more in a hidden part of the
+visible check.
 """
 
 import ast
@@ -21,6 +22,7 @@ from attnbook.course.borrowed import first_line
 from attnbook.course.exercises import Exercise
 from attnbook.course.files import CELL
 from attnbook.course.hidden import redrawn, reseeded, seed_of
+from attnbook.course.installing import first_cell
 from attnbook.course.judge import Solved, solved
 from attnbook.course.sizes import resized
 
@@ -38,13 +40,18 @@ c.Execute.timeout = 120
 '''
 
 
-def write(exercises: Iterable[Exercise], secret: str, folder: Path) -> Path:
-    """Write the source of a chapter's assignment into a course folder of nbgrader."""
+def write(exercises: Iterable[Exercise], secret: str, folder: Path, requirement: str) -> Path:
+    """Write the source of a chapter's assignment into a course folder of nbgrader.
+
+    `requirement` is what the first cell installs where the package is missing.
+    """
     exercises = list(exercises)
     chapter = exercises[0].chapter
     path = folder / "source" / chapter / f"{chapter}.ipynb"
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(notebook(exercises, secret), indent=1, ensure_ascii=False)
+    book = notebook(exercises, secret)
+    book["cells"].insert(1, _cell("code", first_cell(requirement), "install", locked=True))
+    text = json.dumps(book, indent=1, ensure_ascii=False)
     path.write_text(text + "\n", encoding="utf8")
     (folder / "nbgrader_config.py").write_text(CONFIG, encoding="utf8")
     return path
@@ -62,7 +69,7 @@ def release(chapters: Iterable[str], folder: Path) -> list[str]:
         from nbgrader.apps import NbGraderAPI
         from traitlets.config import Config
     except ImportError as error:
-        text = "a release of notebooks needs nbgrader: pip install 'attnbook[course]'"
+        text = "a release of notebooks needs nbgrader: pip install nbgrader"
         raise ImportError(text) from error
     # nbgrader calls a program that is installed beside it
     beside = str(Path(sys.executable).parent)
@@ -141,7 +148,7 @@ def _region(lines: list[str]) -> list[str]:
 
 def hidden_test(exercise: Exercise, secret: str) -> str:
     """Return the cell of the hidden cases."""
-    seed = seed_of(secret, exercise.label)
+    seed = seed_of(secret, "nbgrader", exercise.label)  # its pages for students show it
     solution = solved(exercise, seed)
     exercise = guarding(resized(exercise, seed), solution)
     code = [reseeded(exercise.check, seed, redrawn(exercise))] if exercise.check else []

@@ -4,7 +4,6 @@ import builtins
 import contextlib
 import importlib
 import inspect
-import math
 import os
 import signal
 import time
@@ -16,25 +15,29 @@ from typing import Any
 
 import numpy as np
 
-from attnbook.check.sandbox import IDLE_SHARE, seconds_in_line
+from attnbook.check.sandbox import seconds_in_line
 from attnbook.course import wire
 from attnbook.course.exercises import Exercise
 from attnbook.course.limits import bounded
-from attnbook.course.parents import Parent, Parents
+from attnbook.course.parents import Looks, Parent, Parents
 
 IDLE_SECONDS = 20.0
-"""Seconds of waiting after which a submission is ended: fewer than where a reader's own code is
-checked, since a class holds many that wait."""
+"""Seconds of waiting, in all, after which a submission is ended: fewer than where a reader's own
+code is checked, since a class holds many that wait. To compute or to stand in line is no waiting.
+"""
 
-LONGEST_LOOK = 0.5
-"""Seconds that count at most between two looks: where more passed, the machine stood still or was
-busy, for whoever looks as well as for the worker."""
+LONGEST_WAIT = 300.0
+"""Seconds of waiting after which a submission is ended, also where it computes or stands in line:
+many submissions share the machine."""
 
 LARGEST_CALL = 10**6
 """Numbers that a submission may pass to a function that runs on this side."""
 
 LARGEST_RESULT = 512
 """Megabytes that such a function may take, which a few integers may ask for."""
+
+LONGEST_NAME, LONGEST_TEXT = 100, 500
+"""Letters of what a worker says of a type, and of an error."""
 
 KINDS = (
     inspect.Parameter.POSITIONAL_ONLY,
@@ -163,9 +166,9 @@ class Session:
         self._send(self.job)
         self.kept = tuple(map(str, self._receive().get("kept", ())))
         told = self._reply()
-        absent = told.get("absent", ())
         raised = _of_error(told) if "raised" in told else None
-        if absent and (set(absent) - set(optional) or len(absent) == len(self.job["names"])):
+        absent = [name for name in self.job["names"] if name in told.get("absent", ())]
+        if absent and (set(absent) - set(optional) or absent == self.job["names"]):
             if raised:
                 raise self._end(*raised)
             listed = ", ".join(f"`{name}`" for name in absent)
@@ -186,14 +189,23 @@ class Session:
         return told.get("result")
 
     def _reply(self) -> dict[str, Any]:
-        """Return what comes back, and call for the worker what it asks for until then."""
-        while "call" in (told := self._receive()):
-            self._send(self._called(told))
-        return told
+        """Return what comes back, and call for the worker what it asks for until then.
+
+        What this side computes for that is of the seconds that the worker may use.
+        """
+        while True:
+            before = time.thread_time()
+            told = self._receive()
+            if "call" in told:
+                self._send(self._called(told))
+            self.spent += time.thread_time() - before
+            if self.spent > self.limits.seconds:
+                raise self._end(*_too_long(self.limits))
+            if "call" not in told:
+                return told
 
     def _called(self, told: dict[str, Any]) -> dict[str, Any]:
         """Call a function of this side for the worker."""
-        before = time.thread_time()
         try:
             function = self.functions[told["call"]]
             given, options = told["given"], dict(told["options"])
@@ -204,9 +216,6 @@ class Session:
                 wire.pack(result, _nothing)
         except Exception as error:
             result = error
-        self.spent += time.thread_time() - before
-        if self.spent > self.limits.seconds:
-            raise self._end(*_too_long(self.limits))
         return {"raised": str(result)} if isinstance(result, Exception) else {"result": result}
 
     def _refer(self, value: Any) -> wire.Reference:
@@ -221,17 +230,17 @@ class Session:
 
     def _send(self, value: Any) -> None:
         message = wire.pack(value, self._refer)
+        self.clock.resume()  # what passed since the last message is no fault of its own
         try:
-            self.line.send(message)
+            self.line.send(message, self._watch)
         except wire.Ended:
             raise self._ended() from None
 
     def _receive(self) -> dict[str, Any]:
-        self.clock.resume()
         try:
             message = self.line.receive(self._watch)
-            self._watch()  # also where it never waits for long
-            told = wire.unpack(*message, self._known)
+            with bounded(LARGEST_RESULT):
+                told = wire.unpack(*message, self._known)
         except wire.Ended as ended:
             if "gone" not in str(ended):
                 raise self._end("no answer", f"Your submission is ended: {ended}.") from None
@@ -244,7 +253,8 @@ class Session:
         if reference.number < 0:
             return wire.put_together(reference.about, importlib.import_module("attnbook"))
         about = dict(reference.about)
-        kind = type(str(about.get("type")), (Remote,), {})  # the name stands in errors
+        name = str(about.get("type"))[:LONGEST_NAME]
+        kind = type(name, (Remote,), {})  # the name stands in errors
         return kind(self, reference.number, about)
 
     def _watch(self) -> None:
@@ -252,7 +262,8 @@ class Session:
             raise self._end(
                 "waits",
                 f"Your submission waits: for {IDLE_SECONDS:g} seconds on the clock on the wall, in "
-                "all, it has computed next to nothing. Look for a sleep, for input(), or a lock.",
+                "all, it has not computed although it could. Look for a sleep, for input(), for a "
+                "lock, or for something that it writes and nobody reads.",
             )
 
     def _ended(self) -> Ending:
@@ -271,36 +282,36 @@ class Session:
         return self.ending
 
 
-class Clock:
-    """Tells whether a process waits: by its processor time where the system tells it."""
+class Clock(Looks):
+    """Tells whether a process waits, of itself: it neither computes nor stands in line to do so.
+
+    What it computes and how long it stands in line are known where the system tells them.
+    """
 
     def __init__(self, process: int):
-        self.process, self.path = process, Path(f"/proc/{process}/stat")
-        self.looked, self.waited, self.used = time.monotonic(), 0.0, self._used()
-        self.in_line = seconds_in_line(process)
+        super().__init__()
+        self.path = Path(f"/proc/{process}")
+        self.began = self._used(), seconds_in_line(process)
+        self.process, self.busy = process, 0.0
 
     def _used(self) -> float:
         try:
-            parts = self.path.read_text().rpartition(")")[2].split()
+            parts = (self.path / "stat").read_text().rpartition(")")[2].split()
             return (int(parts[11]) + int(parts[12])) / os.sysconf("SC_CLK_TCK")
         except (OSError, ValueError, IndexError):
-            return math.nan
-
-    def resume(self) -> None:
-        """Leave out what passed since the last look: the process had nothing to do."""
-        self.looked = time.monotonic()
+            return 0.0
 
     def is_idle(self) -> bool:
-        before, self.looked = self.looked, time.monotonic()
-        self.waited += min(self.looked - before, LONGEST_LOOK)
-        if self.waited < IDLE_SECONDS:
+        """Return whether it has waited for too long, in all."""
+        if self.look() > LONGEST_WAIT:
+            return True
+        if self.waited - self.busy < IDLE_SECONDS:
             return False
-        used, in_line = self._used(), seconds_in_line(self.process)
-        computes = used - self.used > IDLE_SHARE * IDLE_SECONDS
-        if computes or in_line - self.in_line > IDLE_SECONDS / 2:
-            self.waited, self.used, self.in_line = 0.0, used, in_line
-            return False
-        return True
+        used, in_line = self.began
+        threads = seconds_in_line(self.process).items()
+        in_lines = [seconds - in_line.get(thread, 0.0) for thread, seconds in threads]
+        self.busy = max(self.busy, self._used() - used + max(in_lines, default=0.0))
+        return self.waited - self.busy >= IDLE_SECONDS
 
 
 def functions_of(uses: list[str]) -> dict[str, Callable] | None:
@@ -342,8 +353,15 @@ def _too_long(limits: Limits) -> tuple[str, str]:
     )
 
 
+def _parts_of(told: dict[str, Any]) -> tuple[str, str, str]:
+    """Return type, text and place of an error, no longer than the worker makes them."""
+    most = {"raised": LONGEST_NAME, "text": LONGEST_TEXT, "place": LONGEST_TEXT}
+    kind, text, place = (str(told.get(key, ""))[:length] for key, length in most.items())
+    return kind, text, place
+
+
 def _of_error(told: dict[str, Any]) -> tuple[str, str]:
-    kind, text, place = (str(told.get(key, "")) for key in ("raised", "text", "place"))
+    kind, text, place = _parts_of(told)
     if kind == "NotAtHand":
         return "not at hand", f"Your submission asks for what it is to do without: {text}."
     parts = [f"{kind}: {text}" if text else kind, place]
@@ -352,10 +370,11 @@ def _of_error(told: dict[str, Any]) -> tuple[str, str]:
 
 def _error_of(told: dict[str, Any]) -> BaseException:
     """Return the error that the worker tells of, as one of the same name."""
-    kind, text, place = (str(told.get(key, "")) for key in ("raised", "text", "place"))
-    known = getattr(builtins, kind, None)
+    kind, text, place = _parts_of(told)
     text = ", ".join(filter(None, [text, place]))
+    fields = {"__module__": "builtins", "__str__": lambda error: text}  # KeyError quotes its text
+    known = getattr(builtins, kind, None)
     if isinstance(known, type) and issubclass(known, Exception):
         with contextlib.suppress(Exception):
-            return known(text)
-    return type(kind if kind.isidentifier() else "Error", (Exception,), {})(text)
+            return type(kind, (known,), fields)(text)
+    return type(kind if kind.isidentifier() else "Error", (Exception,), fields)(text)

@@ -81,18 +81,25 @@ build-backend = "hatchling.build"
 requires-python = ">=3.11"
 dependencies = ["numpy>=2.0", "array-api-compat>=1.12"]
 
-[project.optional-dependencies]
-test = [
-  "pytest>=9.1", "hypothesis>=6.100", "array-api-strict>=2.3", "torch>=2.5",
-  "mpmath>=1.3", "transformers>=4.50", "numba>=0.61",
-]
-plots = ["matplotlib>=3.9"]
-
 [tool.pytest.ini_options]
+addopts = "--exitfirst --tb=short"
 testpaths = ["tests"]
 pythonpath = ["."]
 filterwarnings = ["error"]
 markers = ["gpu: needs a CUDA device"]
+"""
+
+REQUIREMENTS = """\
+numpy>=2.0
+array-api-compat>=1.12
+pytest>=9.1
+hypothesis>=6.100
+array-api-strict>=2.3
+torch>=2.5
+mpmath>=1.3
+transformers>=4.50
+numba>=0.61
+matplotlib>=3.9
 """
 
 
@@ -112,6 +119,7 @@ def write(root: Path, folder: Path) -> list[Path]:
     if folder.exists() and any(folder.iterdir()) and not _is_own(folder):
         raise FileExistsError(f"{folder} must be an empty package or not there, got other files")
     texts = {"pyproject.toml": PROJECT}  # written first: it says what the folder is
+    texts["requirements.txt"] = REQUIREMENTS
     for given in GIVEN:
         for path in _files(package / given):
             texts[f"attnbook/{path.relative_to(package)}"] = path.read_text("utf8")
@@ -197,7 +205,7 @@ def _holds_weights(node: ast.stmt) -> bool:
 def _stub(node: ast.FunctionDef, lines: list[str], chapter: str) -> list[str]:
     first, body = first_line(node), node.body[0]
     margin = " " * (node.col_offset + 4)
-    ends = f'{margin}raise NotImplementedError("chapter {chapter}")'
+    ends = f'{margin}raise NotImplementedError("{node.name} is not written yet: chapter {chapter}")'
     if ast.get_docstring(node) is not None:
         return [*lines[first : body.end_lineno], ends]
     head = lines[first : body.lineno - 1]
@@ -246,10 +254,16 @@ def _readme(files: set[str]) -> str:
             "",
             "Each function has its signature and its docstring, and raises NotImplementedError.",
             "Write it when you have read its chapter, and run the tests of its room, which are",
-            "those of attnbook itself. `attnbook/arrays` is given: it checks arguments and moves",
-            "arrays. A function whose name ends in `_of` is the formula without these checks.",
+            "those of attnbook itself. They stop at the first one that fails, which names the",
+            "function that is not written yet; `pytest --maxfail=0 ROOM` runs all of them.",
+            "`attnbook/arrays` is given: it checks arguments and moves arrays. A function whose",
+            "name ends in `_of` is the formula without these checks.",
             "",
-            "    pip install -e '.[test,plots]'",
+            "    pip install -r requirements.txt",
+            "",
+            "Do not install this folder. What you start inside it, such as `pytest` or `python`,",
+            "finds your package here; everywhere else the same environment finds the attnbook that",
+            "the assignments use.",
             "",
             "| chapter | you write | its tests |",
             "|---|---|---|",

@@ -8,7 +8,7 @@ from pathlib import Path
 from attnbook.course.exercises import Exercise
 from attnbook.course.files import CELL, Piece, Pieces, in_words, kind_of
 from attnbook.course.judge import is_untouched
-from attnbook.course.jupyter import as_python, below_magic, only_defines
+from attnbook.course.jupyter import as_python, below_magic, imports_of, only_defines, with_imports
 
 TASK = "task-"
 """What the name of a cell with a task begins with in a notebook for nbgrader."""
@@ -124,11 +124,11 @@ def _submission(
                 exact.append(piece)
             elif module == exercise.module:
                 near.append(piece)
-        every = _read(exercise, [*exact, *near], submission)
+        every = _read(exercise, [*exact, *near], pieces, submission)
         if not any(is_own for *_, is_own in every):
             asked = {piece.file for piece in exact if piece.is_cell}
             free = [p for module, p in of_files if not module and p.file not in asked]
-            every += _read(exercise, _defining(exercise, free), submission)
+            every += _read(exercise, _defining(exercise, free), pieces, submission)
         used |= {piece.file for piece, *_ in every}
         if every:
             _choose(exercise, every, submission)
@@ -149,17 +149,24 @@ def _submission(
 
 
 def _read(
-    exercise: Exercise, pieces: list[Piece], submission: Submission
+    exercise: Exercise, chosen: list[Piece], pieces: Pieces, submission: Submission
 ) -> list[tuple[Piece, str, bool]]:
-    """Return pieces with their code as Python, and whether it is a student's own."""
+    """Return pieces with their code as Python, and whether it is a student's own.
+
+    A cell has what others without a name import in the same file.
+    """
     found = []
-    for piece in pieces[:MOST_ANSWERS]:
+    for piece in chosen[:MOST_ANSWERS]:
         try:
             code = as_python(piece.code)
         except ImportError as error:
             submission.unread.append(f"{piece.file} is not graded: {error}.")
             continue
-        found.append((piece, code, not is_untouched(exercise, code)))
+        is_own = not is_untouched(exercise, code)
+        if is_own and piece.is_cell:
+            others = (one for one in pieces.found if one.file == piece.file and not one.cell)
+            code = with_imports(code, [node for one in others for node in imports_of(one.code)])
+        found.append((piece, code, is_own))
     return found
 
 

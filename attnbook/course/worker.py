@@ -26,6 +26,12 @@ import standins
 import wire
 from standins import FILE
 
+PLACES = ("stdlib", "platstdlib", "purelib", "platlib")
+"""Python's names of the folders of its own library and of packages."""
+
+GRADER = ("check", "course")
+"""What no answer may read of attnbook, and nothing of its other rooms needs."""
+
 
 def real(uses: list[str]) -> dict[str, Any]:
     """Return what `uses` names of the package itself; of a path, what the first object of it is."""
@@ -150,23 +156,54 @@ def describe(value: Any) -> dict[str, Any]:
     return about
 
 
-def readable(paths: list[str]) -> list[str]:
-    """Return what a worker may read: Python's library without the packages beside it, and NumPy."""
-    found = ["/dev/null", "/dev/urandom"]
-    for folder in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}:
+def readable(library: str, packages: list[str]) -> list[str]:
+    """Return what an answer may read: Python's library, NumPy, and the packages that are in use.
+
+    Never a folder that holds packages, since the next one in it may be anybody's: beside attnbook
+    lies a repository, with solutions, submissions and the secret.
+    """
+    found = {"/dev/null", "/dev/urandom"}
+    for folder in map(sysconfig.get_path, PLACES[:2]):
         names = {"site-packages", "dist-packages"}
-        found += [entry.path for entry in os.scandir(folder) if entry.name not in names]
-    for folder in paths:
-        found += [os.path.realpath(entry.path) for entry in os.scandir(folder)]
+        found |= {entry.path for entry in os.scandir(folder) if entry.name not in names}
+    found |= {os.path.realpath(entry.path) for entry in os.scandir(library)}
+    for module in list(sys.modules.values()):
+        path = str(getattr(module, "__file__", None))
+        inside = [folder for folder in packages if path.startswith(os.path.join(folder, ""))]
+        if inside:
+            found |= places(path, max(inside, key=len))
+    if "attnbook.data.records" in sys.modules:  # in a checkout they lie outside of the package
+        found.add(str(sys.modules["attnbook.data.records"].record_folder()))
+    return sorted(found | shared_libraries(packages))
+
+
+def places(path: str, folder: str) -> set[str]:
+    """Return what belongs to a module below a folder of packages; of attnbook not the grader."""
+    name, *inner = os.path.relpath(path, folder).split(os.sep)
+    place = os.path.join(folder, name)
+    if name == "attnbook":
+        return {entry.path for entry in os.scandir(place) if entry.name not in GRADER}
+    if inner and not os.path.exists(os.path.join(place, "__init__.py")):  # of many packages
+        return {os.path.dirname(path)}
+    return {place, f"{place}.libs"}
+
+
+def shared_libraries(packages: list[str]) -> set[str]:
+    """Return the folders of the libraries that are loaded, which may ask for others beside them.
+
+    Of a folder in which Python's own library or packages lie, only the shared libraries.
+    """
+    inner = [path for key in PLACES if (path := sysconfig.get_path(key))] + packages
+    found: set[str] = set()
     with contextlib.suppress(OSError), open("/proc/self/maps") as maps:
         mapped = {line.split()[-1] for line in maps if ".so" in line}
-        folders = {os.path.dirname(path) for path in mapped}
-        found += [f for f in folders if not any(f.startswith(p) for p in _own_packages())]
-    return sorted(set(found))
-
-
-def _own_packages() -> list[str]:
-    return [path for key in ("purelib", "platlib") if (path := sysconfig.get_path(key))]
+        for folder in {os.path.dirname(path) for path in mapped}:
+            if any(os.path.commonpath([folder, path]) in (folder, path) for path in inner):
+                own = (entry for entry in os.scandir(folder) if ".so" in entry.name)
+                found |= {entry.path for entry in own if entry.is_file()}
+            else:
+                found.add(folder)
+    return found
 
 
 def main() -> None:
@@ -181,7 +218,7 @@ def main() -> None:
     if about["real"]:
         exec(compile(about["given"], "<given>", "exec"), space)
         found = real(about["real"])
-    about["readable"] = readable(about["paths"] + about["packages"])
+    about["readable"] = readable(about["library"], about["packages"])
     line = children(control, about["forks"])
     with contextlib.suppress(wire.Ended):
         Worker(line, about).run(space, found)

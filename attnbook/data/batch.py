@@ -57,9 +57,9 @@ class Batch:
     target_lengths: Annotated[np.ndarray, "b"]
 
     def __post_init__(self):
+        self._check("target")  # whose rows the source is compared with
         if self.source is not None or self.source_lengths is not None:
             self._check("source")
-        self._check("target")
 
     def _check(self, name):
         ids = ids_of(name, getattr(self, name), ndim=2)

@@ -12,6 +12,7 @@ import numpy as np
 
 from attnbook.arrays.arguments import check_int
 from attnbook.data.ids import check_text, ids_before, iterator, texts_of
+from attnbook.data.shown_tokens import shown_tokens
 
 Pair = tuple[int, int]
 
@@ -84,6 +85,8 @@ class BytePairs:
     array([256, 101, 258, 110,  32, 195, 169])
     >>> pairs.pieces("the thin")
     ['th', 'e', ' th', 'i', 'n']
+    >>> pairs.pieces("né")
+    ['n', 'é[1/2]', 'é[2/2]']
     >>> pairs.decode([256, 101, 258, pairs.stop])
     'the the'
     """
@@ -197,11 +200,19 @@ class BytePairs:
         return b"".join(parts).decode(errors="replace")
 
     def pieces(self, text: str) -> list[str]:
-        """Return each token of `text` as a str, to be shown.
+        """Return each token of `text` as a str, to be shown by the rules of `show`."""
+        return self.show(self.encode(text))
 
-        A part of a character is shown as the replacement character U+FFFD.
+    def show(self, ids: Annotated[Any, "n"]) -> list[str]:
+        """Return each token of `ids` as a str, to be shown; a special token by its name.
+
+        A token that holds a part of a character is shown as the character and the numbers of the
+        bytes that it holds, such as ``é[1/2]`` and ``é[2/2]``. A byte that belongs to no character,
+        such as the first half of an "é" at the end, is shown as ``<0xC3>``. An id below 0 or beyond
+        the tokens raises a ValueError.
         """
-        return [self.tokens[i].decode(errors="replace") for i in self.encode(text)]
+        numbers = ids_before(-1, ids, len(self), "the number of tokens")
+        return shown_tokens(self.tokens[i] for i in numbers.tolist())
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `from_dict` makes the byte pairs from again; JSON can hold it."""
@@ -221,13 +232,26 @@ class BytePairs:
 def _merged(ids: Iterable[int], joined: Mapping[Pair, int]) -> list[int]:
     """Return `ids` after all the merges that `joined`, pair to new id, has for them.
 
-    A merge that was learned earlier has a smaller new id, and goes first.
+    A merge that was learned earlier has a smaller new id, and goes first, from left to right.
+    Cost: O(n log n) for n ids.
     """
     ids = list(ids)
-    while found := [(joined[pair], pair) for pair in itertools.pairwise(ids) if pair in joined]:
-        new, pair = min(found)
-        ids = _merge(ids, pair, new)
-    return ids
+    left, right = list(range(-1, len(ids) - 1)), list(range(1, len(ids) + 1))  # the neighbours
+    heap = [(joined[x], i) for i, x in enumerate(itertools.pairwise(ids)) if x in joined]
+    heapq.heapify(heap)
+    while heap:
+        new, i = heapq.heappop(heap)
+        j = right[i]
+        if j == len(ids) or joined.get((ids[i], ids[j])) != new:
+            continue  # a merge before this one took one of the two
+        ids[i], ids[j], right[i] = new, -1, right[j]
+        if right[i] < len(ids):
+            left[right[i]] = i
+        # what is new to its neighbours has a larger id, and its turn comes later
+        for begin, end in ((left[i], i), (i, right[i])):
+            if begin >= 0 and end < len(ids) and (ids[begin], ids[end]) in joined:
+                heapq.heappush(heap, (joined[ids[begin], ids[end]], begin))
+    return [x for x in ids if x >= 0]
 
 
 def _merge(ids: list[int], pair: Pair, new: int) -> list[int]:

@@ -42,9 +42,14 @@ def record_path(name: str) -> Path:
     >>> record["provenance"]["device"]["kind"]
     'cpu'
     """
-    folder = INSTALLED if INSTALLED.is_dir() else IN_REPOSITORY
+    folder = record_folder()
     names = sorted(path.name for path in folder.glob("*") if path.suffix in (".json", ".npz"))
     return folder / check_choice("name", name, names)
+
+
+def record_folder() -> Path:
+    """Return the folder of the records."""
+    return INSTALLED if INSTALLED.is_dir() else IN_REPOSITORY
 
 
 def packed(package: str, name: str) -> Any:

@@ -75,7 +75,9 @@ class WordPieces:
     >>> ids
     array([[2, 4, 5, 3],
            [2, 7, 3, 0]])
-    >>> mask
+    >>> mask.shape
+    (2, 1, 1, 4)
+    >>> mask[:, 0, 0]
     array([[ True,  True,  True,  True],
            [ True,  True,  True, False]])
     """
@@ -132,15 +134,18 @@ class WordPieces:
 
     def encode_batch(
         self, texts: Iterable[str], max_length: int | None = None
-    ) -> tuple[Annotated[np.ndarray, "b n"], Annotated[np.ndarray, "b n"]]:
+    ) -> tuple[Annotated[np.ndarray, "b n"], Annotated[np.ndarray, "b 1 1 n"]]:
         """Return the ids of several texts in one array, filled up with ``[PAD]``, and a mask.
 
-        The mask is boolean and True for tokens, False for what fills up. Both have the shape
-        (b, n), where n is the length of the longest text, at most `max_length`.
+        The ids have shape (b, n), where n is the length of the longest text, at most `max_length`.
+        The mask is boolean, True for tokens and False for what fills up. It has the shape
+        (b, 1, 1, n) that `attnbook.models.bert` and every function of many heads take, because two
+        axes (b, n) would be read as (n_q, n_k), without an error where b = n.
         """
         rows = [self.encode(text, max_length) for text in texts_of("texts", texts)]
         ids, lengths = pad(rows, pad=self.pad)
-        return ids, np.arange(ids.shape[1]) < lengths[:, np.newaxis]
+        real = np.arange(ids.shape[1]) < lengths[:, np.newaxis]
+        return ids, real[:, np.newaxis, np.newaxis, :]
 
     def pieces(self, text: str) -> list[str]:
         """Return the tokens of `text` as str, without ``[CLS]`` and ``[SEP]``."""

@@ -2,10 +2,13 @@
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnbook.arrays.arguments import check_int
 from attnbook.decoding.pattern import positions_of
+
+MOST_STEPS = 10_000_000
+"""The most positions, classes and symbols that are visited while an automaton is made."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,34 +108,47 @@ class Automaton:
             groups, ``|``, ``*``, ``+``, ``?``, ``{3}``, ``{2,}`` and ``{2,5}``, also lazy. Bytes
             read bytes, for tokens of a byte-pair encoding. ``.`` (any but a line break) and
             ``[^…]`` range over all bytes, or over the printable characters of ASCII, tab, line
-            break and those of the pattern.
+            break and those of the pattern. In bytes a character beyond ASCII is repeated as a
+            whole, although it has several bytes, and cannot stand between ``[`` and ``]``, which
+            choose one byte: write ``(é|ü)``.
 
         Raises
         ------
         TypeError, ValueError
-            If `pattern` is no str and no bytes, cannot be read, or matches nothing.
+            If `pattern` is no str and no bytes, cannot be read, matches nothing, or would take
+            more than 10 million steps.
 
         Notes
         -----
-        Glushkov's construction, then that of subsets. It can have 2^n states for n symbols in the
-        pattern, as all automata of ``(a|b)*a(a|b){n}`` do; patterns of texts seldom do.
+        Glushkov's construction, then that of subsets. ``x{m,n}`` is n copies of x in a row, each
+        entered from the one before, so a repetition of one symbol has n + 1 states. In general
+        there can be 2^n states for n symbols in the pattern, as all automata of
+        ``(a|b)*a(a|b){n}`` have; patterns of texts seldom do.
         """
         symbols, follow, last, is_empty_valid = positions_of(pattern)
-        start = frozenset([-1])
+        classes = _classes(symbols)
+        start, steps = frozenset([-1]), 0
         numbers, states, transitions = {start: 0}, [start], []
         for state in states:  # grows while it is read
-            moves: dict[Any, set[int]] = {}
-            for position in state:
-                for after in follow[position]:
-                    for symbol in symbols[after]:
-                        moves.setdefault(symbol, set()).add(after)
-            found = {}
-            for symbol, after in moves.items():
-                name = frozenset(after)
+            after = set().union(*(follow[position] for position in state))
+            steps += len(state) + len(after)
+            found: dict[Any, int] = {}
+            for some in classes:
+                name = after & some.positions
+                steps += 1
+                if not name:
+                    continue
+                name = frozenset(name)
                 if name not in numbers:
                     numbers[name] = len(states)
                     states.append(name)
-                found[symbol] = numbers[name]
+                found |= dict.fromkeys(some.symbols, numbers[name])
+            steps += len(found)
+            if steps > MOST_STEPS:
+                raise ValueError(
+                    f"pattern must have an automaton that is made in {MOST_STEPS:,} steps, got more"
+                    f" with {len(states):,} states: repeat less, or nest fewer repetitions"
+                )
             transitions.append(found)
         ends = [i for name, i in numbers.items() if name & last or (i == 0 and is_empty_valid)]
         return cls(transitions, ends)
@@ -160,6 +176,29 @@ class Automaton:
             for moves in self.transitions
         ]
         return Automaton(kept, self.accepting)
+
+
+class _Class(NamedTuple):
+    """Symbols that no position tells apart, and the positions that read them."""
+
+    symbols: list[Hashable]
+    positions: set[int]
+
+
+def _classes(symbols):
+    """Return the classes of the symbols of all positions."""
+    readers: dict[frozenset, set[int]] = {}  # of each set of symbols that a position reads
+    for position, some in enumerate(symbols):
+        readers.setdefault(some, set()).add(position)
+    signs: dict[Any, list[int]] = {}
+    for k, some in enumerate(readers):
+        for symbol in some:
+            signs.setdefault(symbol, []).append(k)
+    alike: dict[tuple[int, ...], list[Hashable]] = {}
+    for symbol, sets in signs.items():
+        alike.setdefault(tuple(sets), []).append(symbol)
+    every = list(readers.values())
+    return [_Class(some, set().union(*(every[k] for k in sets))) for sets, some in alike.items()]
 
 
 def _checked(strings):

@@ -1,5 +1,6 @@
 """Regular expressions, read for an automaton: which symbol may follow which."""
 
+import re
 import string
 from typing import Any
 
@@ -19,7 +20,11 @@ CLASSES = {
 CONTROLS = {"n": "\n", "t": "\t", "r": "\r"}
 PRINTED = frozenset(chr(i) for i in range(32, 127)) | {"\n", "\t"}
 
-# A node is a set of symbols, or a tuple: ("cat", nodes), ("or", nodes), ("star", node).
+UTF8 = re.compile("[\xc2-\xf4][\x80-\xbf]{1,3}")
+"""A character beyond ASCII, in bytes that are read as characters."""
+
+# A node is a set of symbols, or a tuple: ("cat", nodes), ("or", nodes), or ("repeat", node, least,
+# most), where most is None without an end.
 
 
 def positions_of(pattern: str | bytes) -> tuple[Any, ...]:
@@ -33,7 +38,7 @@ def positions_of(pattern: str | bytes) -> tuple[Any, ...]:
     is_text = isinstance(pattern, str)
     text = pattern if isinstance(pattern, str) else pattern.decode("latin-1")  # a byte, a character
     known = PRINTED | set(text) if is_text else frozenset(map(chr, range(256)))
-    reader = _Reader(text, known)
+    reader = _Reader(text, known, is_text)
     tree = reader.union()
     if reader.i < len(reader.text):
         reader.fail("no ) without a (")
@@ -48,8 +53,9 @@ def positions_of(pattern: str | bytes) -> tuple[Any, ...]:
 class _Reader:
     """Reads a pattern from left to right."""
 
-    def __init__(self, text, alphabet):
-        self.text, self.alphabet, self.i, self.depth = text, alphabet, 0, 0
+    def __init__(self, text, alphabet, is_text):
+        self.text, self.alphabet, self.is_text = text, alphabet, is_text
+        self.i, self.depth = 0, 0
 
     def fail(self, wanted):
         raise ValueError(f"pattern must have {wanted}, got {self.text!r} (at {self.i})")
@@ -83,15 +89,12 @@ class _Reader:
         least, most = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(self.take(), (None, None))
         if least is None:
             least, most = self.counts()
-        ending = (
-            [("star", node)] if most is None else [("or", [node, ("cat", [])])] * (most - least)
-        )
-        if least + len(ending) > MOST_POSITIONS:
+        if max(least, most or 0) > MOST_POSITIONS:
             self.fail(f"at most {MOST_POSITIONS} repetitions")
         self.i += self.next_is("?")  # as few as will do: the same texts as a whole
         if self.next_is(*REPEATS):
             self.fail("one sign of repetition at a time")
-        return ("cat", [node] * least + ending)
+        return ("repeat", node, least, most)
 
     def counts(self):
         inside = ""
@@ -129,6 +132,9 @@ class _Reader:
         if sign in REPEATS:
             self.i -= 1
             self.fail(f"something before {sign}")
+        if not self.is_text and (character := UTF8.match(self.text, self.i - 1)):
+            self.i = character.end()  # its bytes are repeated together
+            return ("cat", [frozenset(byte) for byte in character[0]])
         if sign in "^$":
             self.i -= 1
             self.fail(f"no {sign}, since it stands for a whole text")
@@ -146,7 +152,7 @@ class _Reader:
         return sign
 
     def choice(self):
-        found, is_negated = set(), self.next_is("^")
+        begin, found, is_negated = self.i, set(), self.next_is("^")
         self.i += is_negated
         is_first = True
         while is_first or not self.next_is("]"):
@@ -160,6 +166,11 @@ class _Reader:
                     self.fail("ranges such as a-z between [ and ]")
                 some = map(chr, range(ord(some), ord(end) + 1))
             found.update(some)
+        if not self.is_text and UTF8.search(self.text, begin, self.i):
+            self.fail(
+                "single bytes between [ and ], since bytes are read one by one; "
+                "write characters beyond ASCII as alternatives, (é|ü)"
+            )
         self.i += 1
         return self.alphabet - found if is_negated else frozenset(found)
 
@@ -176,17 +187,15 @@ def _linked(node, symbols, follow):
         follow[len(symbols)] = set()
         symbols.append(node)
         return False, {len(symbols) - 1}, {len(symbols) - 1}
-    kind, inside = node
-    if kind == "star":
-        _, first, last = _linked(inside, symbols, follow)
-        for position in last:
-            follow[position] |= first
-        return True, first, last
+    kind, inside, *counts = node
+    if kind == "repeat":
+        least, most = counts
+        return _repeated(inside, least, most, symbols, follow)
     if kind == "or":
         parts = [_linked(one, symbols, follow) for one in inside]
         firsts, lasts = ({x for part in parts for x in part[k]} for k in (1, 2))
         return any(part[0] for part in parts), firsts, lasts
-    nullable, first, last = True, set(), set()
+    nullable, first, last = True, set[int](), set[int]()
     for one in inside:
         empty, begins, ends = _linked(one, symbols, follow)
         for position in last:
@@ -195,3 +204,25 @@ def _linked(node, symbols, follow):
         last = last | ends if empty else ends
         nullable &= empty
     return nullable, first, last
+
+
+def _repeated(node, least, most, symbols, follow):
+    """Link copies of a node in a row: each is entered from the one before, the first from outside.
+
+    If the node matches nothing, empty copies are left out, so that any number of copies will do.
+    """
+    empty, first, last, ends = least == 0, set[int](), set[int](), set[int]()
+    for i in range(max(least, 1) if most is None else most):
+        nullable, begins, finish = _linked(node, symbols, follow)
+        empty |= nullable
+        if not begins:  # it matches nothing else, however often
+            break
+        for position in ends:
+            follow[position] |= begins
+        first, ends = first or begins, finish
+        if nullable or i + 1 >= least:
+            last |= finish
+    if most is None:
+        for position in ends:
+            follow[position] |= begins
+    return empty, first, last

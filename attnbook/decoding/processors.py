@@ -2,8 +2,11 @@ r"""Logits processors: what changes the scores of the next token before one is c
 
 A **logits processor** is a pure function ``(log_p, prefixes) -> log_p``. `log_p` (rows, V) holds a
 score for every next token of every sequence, the model's log p at first, and −∞ bans a token. The
-result need not be normalised: a draw takes its softmax. `prefixes` holds one `Prefix` for each row;
-what is returned for a sequence that has ended, or still reads its prompt, is ignored.
+result need not be normalised, because a draw takes its softmax. `prefixes` holds one `Prefix` for
+each row; what is returned for a sequence that has ended, or still reads its prompt, is ignored.
+The processors of this module widen scores in half precision to float32 and return them so, because
+a sum over a vocabulary in half precision stops growing long before it reaches 1. Every strategy
+widens what any other processor returns.
 `greedy_decode`, `sample`, `stream`, `beam_search` and `speculative_sample` apply all that their
 ``processors=`` holds, one after the other.
 """
@@ -15,7 +18,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from attnbook.arrays.arguments import check_int, check_number, check_positive
-from attnbook.arrays.array import Array, array_namespace
+from attnbook.arrays.array import Array, array_namespace, to_accumulate
 from attnbook.arrays.lengths import placed
 from attnbook.arrays.move import numbers_of
 from attnbook.single_head.softmax import softmax_of
@@ -35,6 +38,9 @@ class Prefix(NamedTuple):
     prompt: Annotated[np.ndarray, "n_p"]
     made: Annotated[np.ndarray, "n"]
 
+
+ROUNDING = 128
+"""How many units in the last place a sum of probabilities may miss top_p by and still reach it."""
 
 Processor = Callable[[Array, list[Prefix]], Array]
 """A logits processor: ``(log_p, prefixes) -> log_p``."""
@@ -85,7 +91,7 @@ def temperature(temperature: float) -> Processor:
             "temperature must be above 0, got 0; greedy_decode takes the most likely token"
         )
     divisor = min(max(temperature, 1e-30), 1e30)  # float32 holds both
-    return lambda log_p, prefixes: log_p / divisor
+    return lambda log_p, prefixes: to_accumulate(log_p) / divisor
 
 
 def top_k(k: int) -> Processor:
@@ -123,9 +129,8 @@ def top_k(k: int) -> Processor:
     k = check_int("top_k", k, at_least=1)
 
     def keep(log_p, prefixes):
-        xp = array_namespace(log_p)
-        n_known = log_p.shape[-1]
-        if k >= n_known:
+        xp, log_p = array_namespace(log_p), to_accumulate(log_p)
+        if k >= log_p.shape[-1]:
             return log_p
         ranked = xp.sort(log_p, axis=-1, descending=True, stable=False)
         return _best(log_p, ranked, xp.full_like(log_p[:, :1], k, dtype=xp.int64))
@@ -140,8 +145,8 @@ def top_p(p: float) -> Processor:
     ----------
     p : float
         Above 0 and at most 1: the fewest most likely tokens stay whose probabilities come to at
-        least this. The most likely token always stays. Of equally likely ones the first in the
-        vocabulary stay.
+        least this, up to rounding. The most likely token always stays. Of equally likely ones the
+        first in the vocabulary stay. 1 keeps all.
 
     Returns
     -------
@@ -155,6 +160,10 @@ def top_p(p: float) -> Processor:
     Notes
     -----
     The probabilities are the softmax of what comes in, after the processors before this one.
+    A sum reaches p if it misses p by no more than 128 units in the last place (1.5e-5 in float32,
+    3e-14 in float64). So of the probabilities .5, .3, .1 and .1 a p of 0.8 keeps two tokens,
+    although neither their logarithms nor 0.8 are exact numbers. Hugging Face leaves such a tie to
+    rounding, which may keep one token more.
     Cost: O(V log V) a row.
 
     References
@@ -172,13 +181,14 @@ def top_p(p: float) -> Processor:
     p = float(p)
 
     def keep(log_p, prefixes):
+        xp, log_p = array_namespace(log_p), to_accumulate(log_p)
         if p == 1:
             return log_p
-        xp = array_namespace(log_p)
         ranked = xp.sort(log_p, axis=-1, descending=True, stable=False)
         total = xp.cumulative_sum(softmax_of(ranked, axis=-1), axis=-1)
         # a token stays while the better ones come to less than p: so does the one that reaches it
-        n = 1 + xp.count_nonzero(total[:, :-1] < p, axis=-1, keepdims=True)
+        least = p - ROUNDING * float(xp.finfo(log_p.dtype).eps)
+        n = 1 + xp.count_nonzero(total[:, :-1] < least, axis=-1, keepdims=True)
         return _best(log_p, ranked, n)
 
     return keep
@@ -218,7 +228,7 @@ def min_p(p: float) -> Processor:
     log_share = math.log(p) if p else -math.inf
 
     def keep(log_p, prefixes):
-        xp = array_namespace(log_p)
+        xp, log_p = array_namespace(log_p), to_accumulate(log_p)
         least = xp.max(log_p, axis=-1, keepdims=True) + log_share
         return xp.where(log_p >= least, log_p, -xp.inf)
 
@@ -269,9 +279,9 @@ def repetition_penalty(penalty: float) -> Processor:
     penalty = check_positive("repetition_penalty", penalty)
 
     def weaken(log_p, prefixes):
+        xp, log_p = array_namespace(log_p), to_accumulate(log_p)
         if penalty == 1:
             return log_p
-        xp = array_namespace(log_p)
         seen = np.zeros(log_p.shape, dtype=bool)
         for row, prefix in zip(seen, prefixes, strict=True):
             row[prefix.prompt] = row[prefix.made] = True

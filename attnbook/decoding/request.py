@@ -17,7 +17,7 @@ from attnbook.arrays.arguments import (
     check_int,
     check_same_home,
 )
-from attnbook.arrays.array import Array, array_namespace
+from attnbook.arrays.array import Array, array_namespace, to_accumulate
 from attnbook.arrays.lengths import first_keys, lengths_of, placed
 from attnbook.arrays.move import numbers_of
 from attnbook.arrays.weights import check_part
@@ -78,7 +78,10 @@ class Request:
         prefixes: list[Prefix],
         idle: Annotated[Array, "..."],
     ) -> Annotated[Array, "... V"]:
-        """Return what the processors make of `log_p`, but for the sequences that are `idle`."""
+        """Return what the processors make of `log_p`, but for the sequences that are `idle`.
+
+        What a processor returns in half precision is widened.
+        """
         if not self.processors:
             return log_p
         xp = array_namespace(log_p)
@@ -92,6 +95,7 @@ class Request:
                 raise ValueError(
                     f"a processor must return an array of shape {tuple(rows.shape)}, got {shape}"
                 )
+            changed = to_accumulate(changed)
         changed = xp.where(idle[..., None], log_p, xp.reshape(changed, tuple(log_p.shape)))
         if not bool(xp.all(xp.isfinite(xp.max(changed, axis=-1)))):
             raise ValueError(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from attnbook.arrays.arguments import generator
-from attnbook.arrays.array import Array, array_namespace
+from attnbook.arrays.array import Array, array_namespace, to_accumulate
 from attnbook.arrays.lengths import placed
 from attnbook.decoding import processors
 from attnbook.decoding.processors import Prefix, Processor
@@ -60,9 +60,9 @@ def sampler(
     renormalised.
     Sequence b of a batch takes its ξ from the b-th child that `rng` spawns, one ξ for each token.
     So its tokens depend neither on the other sequences nor on where they end, and all libraries
-    draw the same. Rounding matters only where ξ falls on a boundary, where the probabilities come
-    to top_p but for rounding, or where two tokens are as good as equal. Each new stream spawns new
-    children.
+    draw the same. Scores in half precision are widened to float32 before anything is computed.
+    Rounding matters only where ξ falls on a boundary, or where two tokens are as good as equal.
+    Each new stream spawns new children.
     Cost: O(V log V) a token.
 
     References
@@ -83,6 +83,7 @@ def sampler(
     drawn: list[np.ndarray] = []  # ξ of every sequence, one entry for each token made
 
     def choose(log_p, prefixes):
+        log_p = to_accumulate(log_p)
         check_possible(log_p)
         made = [len(prefix.made) for prefix in prefixes]
         if max(made) == 0:  # the first step of a stream

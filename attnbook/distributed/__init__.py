@@ -40,6 +40,6 @@ def __getattr__(name: str) -> Any:
         if error.name != "torch":
             raise
         raise ImportError(
-            f"attnbook.distributed.{name} needs PyTorch: pip install 'attnbook[torch]'"
+            f"attnbook.distributed.{name} needs PyTorch: pip install torch"
         ) from error
     return getattr(module, name)

@@ -55,6 +55,9 @@ class GivenHash:
 
         Raises TypeError or ValueError if one is not an integer or boolean array (n,).
         """
+        check_array("x", x)
+        if x.ndim < 1:
+            raise ValueError("x must have shape (n, d), got ()")
         xp = array_namespace(x)
         columns = []
         for i, function in enumerate(self.functions):

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import check_floats, check_number
+from attnbook.arrays.arguments import check_bool, check_floats, check_number
 from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.lengths import placed
 from attnbook.arrays.move import move
@@ -224,6 +224,7 @@ class Plan:
         the sample by default. A key counts once, or, unless `distinct`, as often as it is found,
         which is the work. Raises as `plan` for its sample.
         """
+        check_bool("distinct", distinct)
         return self._candidates(distances_of(sample, queries), distinct)
 
     def _candidates(self, distances, distinct):

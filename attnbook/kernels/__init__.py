@@ -30,6 +30,7 @@ from types import ModuleType
 
 from attnbook.arrays.arguments import check_float, check_same_home
 from attnbook.arrays.array import Array, array_namespace, broadcast_shapes, dtype_name, library
+from attnbook.arrays.move import how_to_install
 
 REFERENCE = "reference"
 
@@ -59,9 +60,6 @@ class Kernel:
         What is new on this rung.
     trainable : bool
         Whether it has a backward pass of its own, or names another rung's.
-    gated : bool
-        Whether `backends` lists it only on a device where ``python -m attnbook doctor --gpu`` has
-        found it right. Whoever names it runs it all the same.
     """
 
     name: str
@@ -72,7 +70,6 @@ class Kernel:
     reference: str = REFERENCE
     about: str = ""
     trainable: bool = False
-    gated: bool = False
 
     def load(self) -> ModuleType:
         """Return the module, or raise ImportError that says how to get what it needs."""
@@ -82,14 +79,10 @@ class Kernel:
             if not self.needs:
                 raise
             raise ImportError(
-                f"impl={self.name!r} needs {self.needs}: {error}; pip install {_EXTRA[self.needs]}"
+                f"impl={self.name!r} needs {self.needs}: {error}; {how_to_install(self.needs)}"
             ) from error
 
 
-_GPU = "'attnbook[gpu-cuda13]' (or gpu-cuda12, as the driver asks)"
-_FAST = "'attnbook[fast]'"
-_EXTRA = {"threadpoolctl": _FAST, "numba": _FAST, "triton": _GPU, "cupy": _GPU}
-_HALF = ("float16", "bfloat16")
 _SINGLE = ("float16", "bfloat16", "float32")
 _CPU = ("numpy", "torch")
 
@@ -100,10 +93,8 @@ LADDER = (
     Kernel("threads", ("numpy",), "cpu", (), "threadpoolctl", "tiled", "tiles on all cores"),
     Kernel("numba", _CPU, "cpu", _SINGLE, "numba", "tiled", "compiled loops over vectors", True),
     Kernel("packed", _CPU, "cpu", _SINGLE, "numba", "numba", "tiles kept in registers", True),
-    Kernel("cupy_naive", ("cupy",), "cuda", _SINGLE, "cupy", about="one CUDA thread a score"),
     Kernel("cupy_tiled", ("cupy",), "cuda", _SINGLE, "cupy", "tiled", "tiles in shared memory"),
     Kernel("triton", ("torch",), "cuda", _SINGLE, "triton", "tiled", "the matrix units", True),
-    Kernel("gluon", ("torch",), "cuda", _HALF, "triton", "triton", "specialized warps", True, True),
 )
 """The implementations beside the reference, from the plainest to the fastest of each device."""
 

@@ -7,15 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from attnbook.arrays.move import attempt, import_library
+from attnbook.arrays.move import attempt, how_to_install, import_library
 from attnbook.kernels import LADDER, REFERENCE
 
 COMPILERS = ("numba", "triton", "cupy")
 """What has a row of its own in `backends`, with the kernels that it compiles."""
-
-
-DOCTOR = "python -m attnbook doctor --gpu"
-"""What compares the rungs for a GPU with float64, on the GPU that is here."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +29,7 @@ class Backend:
         How to get it; empty if available.
     impls : tuple of str
         What ``impl=`` of `attention` can be for arrays of this library on this device, or what this
-        compiler makes; empty if not available. A rung that is `Kernel.gated` is among them once
-        ``python -m attnbook doctor --gpu`` has found it right on this device, with this driver and
-        these versions; until then `detail` says that it is not verified.
+        compiler makes; empty if not available.
     """
 
     name: str
@@ -97,9 +91,6 @@ def devices() -> list[tuple[str, str | None]]:
     return [("numpy", None), *(place for place, backend in found.items() if backend.available)]
 
 
-_GPU_EXTRA = "pip install 'attnbook[gpu-cuda13]' (or gpu-cuda12, as the driver asks)"
-
-
 def _impls(name: str, kind: str) -> tuple[str, ...]:
     """Return what computes attention of arrays of this library, without a compiler of its own."""
     able = (
@@ -113,17 +104,7 @@ def _impls(name: str, kind: str) -> tuple[str, ...]:
 
 
 def _compiled(name: str) -> tuple[str, ...]:
-    return tuple(k.name for k in LADDER if k.needs == name and not k.gated)
-
-
-def _gated(name: str) -> tuple[tuple[str, ...], str]:
-    """Return the gated rungs of a compiler that are verified on this device, and of the others."""
-    from attnbook.kernels.verification import is_verified  # only here, since it loads hashlib
-
-    names = [k.name for k in LADDER if k.needs == name and k.gated]
-    verified = tuple(name for name in names if is_verified(name))
-    others = ", ".join(name for name in names if name not in verified)
-    return verified, f"; {others}: not verified on this device ({DOCTOR})" if others else ""
+    return tuple(k.name for k in LADDER if k.needs == name)
 
 
 def _has(package: str) -> bool:
@@ -134,8 +115,8 @@ def _has(package: str) -> bool:
 def _torch_backends() -> list[Backend]:
     torch, problem = import_library("torch")
     if torch is None:
-        remedy = "pip install 'attnbook[torch]'"
-        return [Backend(f"PyTorch, {x}", False, problem, remedy) for x in ("CPU", "CUDA", "MPS")]
+        kinds = ("CPU", "CUDA", "MPS")
+        return [Backend(f"PyTorch, {x}", False, problem, how_to_install("torch")) for x in kinds]
     version = f"version {torch.__version__}"
     cpu = Backend("PyTorch, CPU", True, version, impls=_impls("torch", "cpu"))
     device, reason = _cuda_of(torch)
@@ -164,7 +145,7 @@ def _cupy_backend() -> Backend:
     name = "CuPy, CUDA"
     cupy, problem = import_library("cupy")
     if cupy is None:
-        return Backend(name, False, problem, _GPU_EXTRA)
+        return Backend(name, False, problem, how_to_install("cupy"))
     device, problem = attempt(
         lambda: cupy.cuda.is_available() and cupy.cuda.runtime.getDeviceProperties(0)["name"]
     )
@@ -176,7 +157,7 @@ def _cupy_backend() -> Backend:
 
 
 def _numba_backend() -> Backend:
-    name, remedy = "Numba, CPU", "pip install 'attnbook[fast]'"
+    name, remedy = "Numba, CPU", how_to_install("numba")
     numba, problem = import_library("numba")
     if numba is None:
         return Backend(name, False, problem, remedy)
@@ -190,21 +171,22 @@ def _numba_backend() -> Backend:
 
 
 def _triton_backend() -> Backend:
-    name = "Triton, CUDA"
+    name, remedy = "Triton, CUDA", how_to_install("triton")
     triton, problem = import_library("triton")
     if triton is None:
-        return Backend(name, False, problem, _GPU_EXTRA)
+        return Backend(name, False, problem, remedy)
     kernel, problem = attempt(lambda: importlib.import_module("attnbook.kernels.triton"))
     if problem:
-        return Backend(name, False, f"importing the kernel fails with {problem}", _GPU_EXTRA)
+        return Backend(
+            name, False, f"importing the kernel fails with {problem}", how_to_install("triton")
+        )
     version, impls = f"version {triton.__version__}", _compiled("triton")
     if "cpu" in kernel.DEVICES:
         detail = f"{version}, interpreted on the CPU, since TRITON_INTERPRET is set"
         return Backend(name, True, detail, impls=impls)
     device, problem = _cuda_of(import_library("torch")[0])
     if device:
-        verified, note = _gated("triton")
-        return Backend(name, True, f"{version}, {device}{note}", impls=impls + verified)
+        return Backend(name, True, f"{version}, {device}", impls=impls)
     reason = f"asking PyTorch fails with {problem}" if problem else "PyTorch sees no CUDA device"
     remedy = "Needs an NVIDIA GPU; with TRITON_INTERPRET=1 it runs on the CPU, slowly"
     return Backend(name, False, reason, remedy)

@@ -1,10 +1,10 @@
 r"""Attention in one CUDA C++ kernel: tiles in shared memory, a running softmax in registers.
 
-`tiled.cu` is `cupy_naive` with every number read once where it can be: a block of threads keeps a
-tile of queries, walks over the keys and values a tile at a time through shared memory, and holds
-scores, maxima, sums and outputs in registers. No score goes to the GPU's memory. Tiles that the
-causal mask hides are not visited. Where few queries face many keys, the keys are split among
-blocks, and a second kernel merges what they found.
+In `tiled.cu` every number is read once where it can be: a block of threads keeps a tile of queries,
+walks over the keys and values a tile at a time through shared memory, and holds scores, maxima,
+sums and outputs in registers. No score goes to the GPU's memory. Tiles that the causal mask hides
+are not visited. Where few queries face many keys, the keys are split among blocks, and a second
+kernel merges what they found.
 
 All products run on the GPU's ordinary cores. Its matrix units, for which Triton writes the code,
 are the next rung.

@@ -52,9 +52,7 @@ SIZES = (
 )
 """Small and odd ones, the most keys, and two with over two blocks of queries a multiprocessor.
 
-Those two are for an H100, which has 132: *gluon* divides the first into 288 blocks of 64 numbers a
-row or 384 of 128, and the second into 270 of either. In the second, the last, a block fills its
-ring of stages more than twice over, and the next block of its program begins amid the ring.
+Those two are for an H100, which has 132.
 
 Few numbers of heads in a group: the kernels are compiled for each.
 """
@@ -67,8 +65,8 @@ CALLS = tuple(
 
 
 def names() -> tuple[str, ...]:
-    """Return the rungs for a GPU whose packages are installed; first what waits for a verdict."""
-    found = sorted((k for k in LADDER if k.device == "cuda"), key=lambda k: not k.gated)
+    """Return the rungs for a GPU whose packages are installed."""
+    found = [k for k in LADDER if k.device == "cuda"]
     here = {needs for needs in {k.needs for k in found} if import_library(needs)[0] is not None}
     return tuple(k.name for k in found if k.needs in here)
 

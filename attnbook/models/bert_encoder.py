@@ -117,7 +117,8 @@ def bert(
         Token ids from 0 to V - 1.
     weights : BertWeights
     mask : boolean array that broadcasts to (..., h, n, n), optional
-        **True = may attend.** ``masking.padding`` of lengths (batch, 1) hides the padding.
+        **True = may attend.** ``masking.padding`` of lengths (batch, 1), which has the shape
+        (batch, 1, 1, n), hides the padding, and so does the mask of `WordPieces.encode_batch`.
     token_types : integer array s, shape (..., n), optional
         Which part each token belongs to; 0 unless given.
     impl : str or callable

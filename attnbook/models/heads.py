@@ -11,7 +11,13 @@ import array_api_compat
 import numpy as np
 
 from attnbook.arrays.arguments import check_array, check_float, check_ids, check_same_home
-from attnbook.arrays.array import Array, array_namespace, broadcast_shapes, dtype_name
+from attnbook.arrays.array import (
+    Array,
+    array_namespace,
+    broadcast_shapes,
+    dtype_name,
+    to_accumulate,
+)
 
 
 def head_scores(
@@ -69,9 +75,11 @@ def head_scores(
     if broadcast_shapes(got, shape) != shape:
         raise ValueError(f"targets must broadcast to the shape of A, {shape}, got {got}")
     targets = xp.broadcast_to(targets, shape)
-    there = xp.sum(xp.where(targets, A, xp.zeros_like(A)), axis=(-2, -1))
-    counted = xp.astype(xp.count_nonzero(xp.any(targets, axis=-1), axis=-1), A.dtype)
-    return xp.where(counted == 0, xp.nan, there / xp.where(counted == 0, 1.0, counted))
+    wide = to_accumulate(A)
+    there = xp.sum(xp.where(targets, wide, xp.zeros_like(wide)), axis=(-2, -1))
+    counted = xp.astype(xp.count_nonzero(xp.any(targets, axis=-1), axis=-1), wide.dtype)
+    share = xp.where(counted == 0, xp.nan, there / xp.where(counted == 0, 1.0, counted))
+    return xp.astype(share, A.dtype, copy=False)
 
 
 def previous_token(ids: Annotated[Array, "n"]) -> Annotated[Array, "n n"]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from attnbook import kernels
 from attnbook.arrays.arguments import check_int, generator
-from attnbook.arrays.array import Array
+from attnbook.arrays.array import Array, to_accumulate
 from attnbook.arrays.lengths import placed
 from attnbook.arrays.move import move
 from attnbook.arrays.weights import check_part
@@ -158,10 +158,8 @@ class LanguageModel:
         starts = range(0, max(n - half, 1), half)
         for start in starts:
             window = ids[start : start + self.context + 1]
-            log_p = log_softmax(
-                transformer(None, placed(window[:-1], like), self.weights, impl=impl)
-            )
-            log_p = move(log_p, "numpy")
+            logits = transformer(None, placed(window[:-1], like), self.weights, impl=impl)
+            log_p = move(log_softmax(to_accumulate(logits)), "numpy")
             cost = -log_p[np.arange(len(window) - 1), window[1:]] / math.log(2)
             bits.append(cost if start == 0 else cost[self.context - half :])
         return np.concatenate(bits)[:n]

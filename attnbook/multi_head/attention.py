@@ -11,7 +11,6 @@ from attnbook import kernels
 from attnbook.arrays.arguments import check_bool
 from attnbook.arrays.array import Array, accumulation_dtype, array_namespace
 from attnbook.arrays.attention_arguments import and_causal
-from attnbook.arrays.deprecation import takes_return_weights
 from attnbook.arrays.projections import check_inputs, project
 from attnbook.arrays.weights import check_part
 from attnbook.kernels import REFERENCE, Impl, check_impl
@@ -131,7 +130,6 @@ def multi_head_attention_with_weights(
     return multi_head_attention_of(query, key, value, weights, mask, **how)
 
 
-@takes_return_weights(multi_head_attention_with_weights)
 def multi_head_attention(
     query: Annotated[Array, "... n_q d_query"],
     key: Annotated[Array, "... n_k d_key"],

@@ -3,7 +3,7 @@
 try:
     import torch as torch
 except ImportError as error:
-    raise ImportError("attnbook.nn needs PyTorch: pip install 'attnbook[torch]'") from error
+    raise ImportError("attnbook.nn needs PyTorch: pip install torch") from error
 
 from attnbook.nn.attention import Attention, MultiHeadAttention
 from attnbook.nn.feed_forward import FeedForward, GatedFeedForward

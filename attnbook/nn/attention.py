@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 import torch
 
 from attnbook.arrays.array import Array
-from attnbook.arrays.deprecation import takes_return_weights
 from attnbook.multi_head.attention import multi_head_attention, multi_head_attention_with_weights
 from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.nn.module import AttendingModule
@@ -41,7 +40,6 @@ class _Heads(AttendingModule):
         given = (query, key, key if value is None else value, self.weights, mask)
         return self._with_weights(*given, is_causal=is_causal, **self._how_with_weights())
 
-    @takes_return_weights(forward_with_weights)
     def forward(
         self,
         query: Array,

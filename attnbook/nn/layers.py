@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 import torch
 
 from attnbook.arrays.array import Array
-from attnbook.arrays.deprecation import takes_return_weights
 from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.nn.attention import MultiHeadAttention
 from attnbook.nn.feed_forward import FeedForward, GatedFeedForward
@@ -32,7 +31,6 @@ class EncodingModule(DroppingModule):
         how = self._how_with_weights()
         return self._with_weights(x, self.weights, mask, rotate=rotate, bias=bias, **how)
 
-    @takes_return_weights(forward_with_weights)
     def forward(
         self,
         x: Array,
@@ -62,7 +60,6 @@ class DecodingModule(DroppingModule):
         given = (x, memory, self.weights, mask, memory_mask)
         return self._with_weights(*given, rotate=rotate, bias=bias, **self._how_with_weights())
 
-    @takes_return_weights(forward_with_weights)
     def forward(
         self,
         x: Array,

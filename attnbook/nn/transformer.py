@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 import torch
 
 from attnbook.arrays.array import Array
-from attnbook.arrays.deprecation import takes_return_weights
 from attnbook.nn.layers import DecoderLayer, DecodingModule, EncoderLayer, EncodingModule
 from attnbook.nn.normalization import LayerNorm, RMSNorm
 from attnbook.nn.torch_module import DroppingModule, TorchModule
@@ -132,8 +131,10 @@ class Decoder(_Stack, DecodingModule, kind=DecoderWeights):
 class Transformer(DroppingModule, kind=TransformerWeights):
     """The whole model with the arrays of `TransformerWeights` as parameters.
 
-    An encoder-decoder, or a language model where `weights` has no encoder. What is shared, one
-    embedding for source and target or for target and output, is one parameter.
+    An encoder-decoder, or a language model where `weights` has no encoder. Weights without a
+    `source_embedding` or an `output` share the target's embedding, which is then one parameter. An
+    array that stands in two fields becomes two parameters, which training moves apart, and so it
+    does in a file: to tie two fields leave the second None.
 
     Parameters
     ----------
@@ -207,7 +208,6 @@ class Transformer(DroppingModule, kind=TransformerWeights):
         how = options | self._how_with_weights()
         return transformer_with_weights(source, target, self.weights, **how)
 
-    @takes_return_weights(forward_with_weights)
     def forward(
         self,
         source: Array | None,

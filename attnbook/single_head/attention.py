@@ -240,7 +240,7 @@ def attention_vjp(
         G, of exactly the shape that `attention` returns.
     impl : str
         As in `attention`: the reference, or one with a backward pass (``"tiled"``, ``"numba"``,
-        ``"packed"``, ``"triton"``, ``"gluon"``), which makes the weights again, a tile at a time,
+        ``"packed"``, ``"triton"``), which makes the weights again, a tile at a time,
         from what the forward pass left.
 
     Returns
@@ -258,7 +258,7 @@ def attention_vjp(
     Notes
     -----
     For libraries without autograd (NumPy, CuPy); equal to PyTorch's autograd to rounding. What the
-    compiled ``"numba"``, ``"packed"``, ``"triton"`` and ``"gluon"`` return of tensors is detached.
+    compiled ``"numba"``, ``"packed"`` and ``"triton"`` return of tensors is detached.
     Cost: O(n_q n_k (d_k + d_v)) time, O(n_q n_k) memory, about 2.5 times that of `attention`.
     Derived in the chapter `single_head`.
 

@@ -8,7 +8,6 @@ import numpy as np
 from attnbook.arrays.arguments import check_int, generator
 from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.attention_arguments import check_attention, to_compute
-from attnbook.arrays.deprecation import takes_return_weights
 from attnbook.arrays.projections import check_inputs, project
 from attnbook.arrays.weights import Weights, check_part
 from attnbook.kernels import REFERENCE, Impl, check_impl
@@ -136,7 +135,6 @@ def single_head_attention_with_weights(
     return _projected_back(output, weights), xp.astype(A, query.dtype, copy=False)
 
 
-@takes_return_weights(single_head_attention_with_weights)
 def single_head_attention(
     query: Annotated[Array, "... n_q d_query"],
     key: Annotated[Array, "... n_k d_key"],

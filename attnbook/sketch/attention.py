@@ -76,8 +76,7 @@ class SketchAttention:
     -----
     The arrays of the first `update` are kept and not copied: do not write into them.
     A query costs O(d L κ) for the hash, and O(d + d_v) for each candidate. On a GPU a batch without
-    a tail, heavy keys and evidence takes one launch and one wait, and for single queries to a
-    sketch that stays as it is there is `attnbook.sketch.cuda_graph.QueryGraph`.
+    a tail, heavy keys and evidence takes one launch and one wait.
 
     References
     ----------

@@ -16,7 +16,7 @@ from typing import Any
 try:
     import torch
 except ImportError as error:
-    raise ImportError("attnbook.training needs PyTorch: pip install 'attnbook[train]'") from error
+    raise ImportError("attnbook.training needs PyTorch: pip install torch") from error
 
 from attnbook.arrays.arguments import check_bool, check_path
 from attnbook.arrays.weights import check_part
@@ -178,6 +178,8 @@ def evaluate(
     >>> round(evaluate(Uniform(1, 1), [Batches(None, [[3, 4]], batch_size=1)(0)]), 4)  # log 7
     1.9459
     """
+    if loss is not None and not callable(loss):
+        raise TypeError(f"loss must be callable, got {type(loss).__name__}")
     device = _device(model)
     total, tokens = 0.0, 0
     with evaluating(model):
@@ -223,7 +225,7 @@ def _bar(run, wanted) -> Iterator[Callable[[float], None]]:
     try:
         import tqdm
     except ImportError as error:
-        raise ImportError("progress=True needs tqdm: pip install 'attnbook[train]'") from error
+        raise ImportError("progress=True needs tqdm: pip install tqdm") from error
 
     with tqdm.tqdm(total=run.settings.steps, initial=run.history.step, unit="step") as bar:
 

@@ -20,6 +20,7 @@ from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.transformers.layer import misfits
 from attnbook.transformers.layer_norm import LayerNormWeights
 from attnbook.transformers.normalization import NORMALIZED, NormWeights
+from attnbook.transformers.residual import stream_with
 
 # The mathematics, of checked arrays.
 
@@ -29,9 +30,9 @@ def transformer_block_of(x, weights, mask, impl=REFERENCE):
         project(x, matrix) for matrix in (weights.W_query, weights.W_key, weights.W_value)
     ]
     attended, A = multi_head_attention_of(query, key, value, weights.attention, mask, impl=impl)
-    y = project(attended, weights.W_attended) + x
+    y = stream_with(x, project(attended, weights.W_attended))
     y = NORMALIZED[type(weights.attention_norm)](y, weights.attention_norm)
-    z = project(y, weights.W_output) + y
+    z = stream_with(y, project(y, weights.W_output))
     return NORMALIZED[type(weights.output_norm)](z, weights.output_norm), A
 
 

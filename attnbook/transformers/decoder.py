@@ -6,7 +6,6 @@ from typing import Annotated
 
 from attnbook.arrays.arguments import check_floats
 from attnbook.arrays.array import Array, broadcast_shapes
-from attnbook.arrays.deprecation import takes_return_weights
 from attnbook.arrays.projections import check_width
 from attnbook.kernels import REFERENCE, Impl, check_impl
 from attnbook.multi_head.attention import attend, keys_and_values, self_attention_of
@@ -106,7 +105,6 @@ def decoder_layer_with_weights(
     return output, A, A_memory
 
 
-@takes_return_weights(decoder_layer_with_weights)
 def decoder_layer(
     x: Annotated[Array, "... n_t d_model"],
     memory: Annotated[Array, "... n_s d_memory"] | None,
@@ -211,7 +209,6 @@ def decoder_with_weights(
     return output, A, A_memory
 
 
-@takes_return_weights(decoder_with_weights)
 def decoder(
     x: Annotated[Array, "... n_t d_model"],
     memory: Annotated[Array, "... n_s d_memory"] | None,

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Annotated
 
 from attnbook.arrays.array import Array
-from attnbook.arrays.deprecation import takes_return_weights
 from attnbook.kernels import REFERENCE, Impl, check_impl
 from attnbook.multi_head.attention import self_attention_of
 from attnbook.transformers.feed_forward import feed_forward_of
@@ -65,7 +64,6 @@ def encoder_layer_with_weights(
     return encoder_layer_of(x, weights, mask, drop, **placing(weights, x, rotate, bias))
 
 
-@takes_return_weights(encoder_layer_with_weights)
 def encoder_layer(
     x: Annotated[Array, "... n d_model"],
     weights: EncoderLayerWeights,
@@ -110,7 +108,8 @@ def encoder_layer(
     ------
     TypeError, ValueError
         As in `multi_head_attention`; TypeError if `rotate` is not a bool or `drop` cannot be
-        called, ValueError if a head has odd width and `rotate` is set.
+        called, ValueError if a head has odd width and `rotate` is set. ValueError if the sum
+        overflows in float16, because the next normalisation would make it NaN.
 
     Notes
     -----
@@ -158,7 +157,6 @@ def encoder_with_weights(
     return encoder_of(x, weights, mask, drop, rotate, bias)
 
 
-@takes_return_weights(encoder_with_weights)
 def encoder(
     x: Annotated[Array, "... n d_model"],
     weights: EncoderWeights,

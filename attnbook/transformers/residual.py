@@ -4,6 +4,9 @@ r"""The residual connection: what a sublayer makes of its input is added to it.
           \text{post-norm: } \operatorname{norm}(x + f(x))
 """
 
+import sys
+
+from attnbook.arrays.array import array_namespace, dtype_name
 from attnbook.transformers.normalization import NORMALIZED
 
 ORDERS = ("pre", "post")
@@ -12,5 +15,34 @@ ORDERS = ("pre", "post")
 def residual(x, sublayer, norm, order, drop):
     """Add to `x` what `sublayer` makes of it; also return what else it returned."""
     y, other = sublayer(NORMALIZED[type(norm)](x, norm) if order == "pre" else x)
-    x = x + (y if drop is None else drop(y))
+    x = stream_with(x, y if drop is None else drop(y))
     return (x if order == "pre" else NORMALIZED[type(norm)](x, norm)), other
+
+
+def stream_with(x, y):
+    """Return x + y, or raise where finite numbers of float16 overflow.
+
+    Some models, T5 among them, have a residual stream beyond 65504, the largest number of float16,
+    and the next normalisation would turn an infinity into NaN. Hugging Face clamps the stream of T5
+    there, which changes the output without a word. Inside `torch.compile` and `vmap`, where no
+    number can be read, nothing is checked.
+    """
+    total = x + y
+    if dtype_name(x.dtype) not in ("float16", ">f2") or _all_finite(total) or not _all_finite(x):
+        return total
+    raise ValueError(
+        "x must keep the residual stream within float16, which ends at 65504, "
+        "got an overflow in a sublayer; compute in bfloat16 or float32"
+    )
+
+
+def _all_finite(x):
+    """Return whether all numbers are finite, and True where they cannot be read."""
+    torch = sys.modules.get("torch")
+    if torch and torch.compiler.is_compiling():  # reading a number would cut the graph in two
+        return True
+    xp = array_namespace(x)
+    try:
+        return bool(xp.all(xp.isfinite(x)))
+    except RuntimeError:  # PyTorch's, in vmap and on the meta device
+        return True

@@ -9,7 +9,6 @@ from typing import Annotated
 
 from attnbook.arrays.arguments import check_bool, check_float, check_floats, check_ids
 from attnbook.arrays.array import Array, array_namespace, broadcast_shapes
-from attnbook.arrays.deprecation import takes_return_weights
 from attnbook.arrays.weights import check_part
 from attnbook.kernels import REFERENCE, Impl, check_impl
 from attnbook.multi_head.masks import check_head_mask
@@ -111,7 +110,6 @@ def transformer_with_weights(
     return transformer_of(*given, memory_mask, is_causal, drop)
 
 
-@takes_return_weights(transformer_with_weights)
 def transformer(
     source: Annotated[Array, "..."] | None,
     target: Annotated[Array, "..."],

@@ -121,11 +121,17 @@ def beginning(text: str) -> dict[str, Any]:
     steps = np.diff(thousandths(log_p[order]), prepend=0)
     return {
         "text": text,
-        "pieces": the_writer().tokens(text),
-        "next": [tokenizer.decode([i]) for i in order[:SHOWN]],
+        "pieces": [piece(i) for i in ids[1:]],
+        "next": [piece(i) for i in order[:SHOWN]],
         "steps": steps.tolist(),
         "table": search_table(ids),
     }
+
+
+def piece(i: int) -> str:
+    """Return the text of a token, none for the end, as `pieces` of ``book/labs/writer.js``."""
+    tokenizer = the_writer().tokenizer
+    return tokenizer.tokens[i].decode(errors="surrogateescape") if i != tokenizer.stop else ""
 
 
 def search_table(prompt: list[int]) -> dict[str, list[tuple[int, str, int]]]:
@@ -148,7 +154,7 @@ def search_table(prompt: list[int]) -> dict[str, list[tuple[int, str, int]]]:
         for row, log_p in zip(visited, after, strict=True):
             best = np.argsort(-log_p, kind="stable")[:WIDEST]
             table[",".join(map(str, row))] = [
-                (int(i), tokenizer.decode([i]), int(thousandths(log_p[i]))) for i in best
+                (int(i), piece(i), int(thousandths(log_p[i]))) for i in best
             ]
     return table
 

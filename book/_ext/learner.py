@@ -1,24 +1,30 @@
 """Write each chapter as a notebook that plain Jupyter, VS Code, Colab and Kaggle show well.
 
-The notebooks lie in the folder `notebooks` of the site, with the outputs of the record. Their first
-cell installs the package where it is missing: from the site itself, in the folder `wheels`, if the
-setting `html_baseurl` says where that is. Each page says where its notebook is. Where the
-setting `repository_url` of the theme is not empty, it links to Colab and Binder too.
+The notebooks lie in the folder `notebooks` of the site, with the outputs of the record, and the
+wheel of the package lies beside them. Their first cell installs the package where it is missing:
+from a package index if the setting `package_on_index` says that it is there, and else the wheel
+that lies beside the notebook, or on the site, if the setting `html_baseurl` says where that is.
+Each page says where its notebook is. Where the setting `repository_url` of the theme is not empty,
+it links to Colab and Binder too.
 """
 
 import copy
 import html
+import shutil
 import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
 
 import nbformat
+from exercises import FOLDER as EXERCISES
 from exercises import write_exercises
 from plain_markdown import Answer, Cells
 
-FOLDER, WHEELS = "notebooks", "wheels"
-EXTRAS = "train,fast,plots"
+from attnbook.course.installing import REQUIREMENTS, first_cell
+
+FOLDER = "notebooks"
+EXTRAS = "[train,fast,plots]"
 FOLDS = {"hide-input", "hide-cell"}
 
 
@@ -35,7 +41,7 @@ def write_notebook(app, doctree, docname):
     cells = reader.page(doctree)
     book = nbformat.v4.new_notebook(metadata=copy.deepcopy(record.metadata))
     book.metadata.pop("jupytext", None)
-    book.cells = [nbformat.v4.new_code_cell(install(app))]
+    book.cells = [nbformat.v4.new_code_cell(first_cell(requirement(app, EXTRAS)))]
     book.cells += [_cell(cell, record) for cell in cells if cell != ""]
     for i, cell in enumerate(book.cells):
         cell.id = f"cell-{i}"
@@ -43,7 +49,6 @@ def write_notebook(app, doctree, docname):
     folder.mkdir(exist_ok=True)
     nbformat.write(book, folder / f"{source.stem}.ipynb")
     (folder / f"{source.stem}.md").write_text(as_markdown(book), encoding="utf8")
-    (folder / "requirements.txt").write_text(f"{requirement(app)}\n", encoding="utf8")
 
 
 def _is_notebook(app, docname):
@@ -52,7 +57,8 @@ def _is_notebook(app, docname):
 
 def _cell(cell, record):
     if isinstance(cell, Answer):  # grading finds it by the name that a page's own export has
-        return nbformat.v4.new_code_cell("", metadata={"attnbook": f"answer-{cell.label}"})
+        about = {"attnbook": f"answer-{cell.label}"} if cell.label else {}
+        return nbformat.v4.new_code_cell("", metadata=about)
     if isinstance(cell, str):
         return nbformat.v4.new_markdown_cell(cell)
     found = copy.deepcopy(record.cells[cell])
@@ -66,33 +72,39 @@ def _cell(cell, record):
     return found
 
 
-def requirement(app) -> str:
-    """Return what `pip` shall install: from the site, the repository, or the package index."""
+def wheel() -> str:
+    """Return the name of the wheel of this version."""
+    return f"attnbook-{version('attnbook')}-py3-none-any.whl"
+
+
+def requirement(app, extras: str = "") -> str:
+    """Return what `pip` shall install: from an index, the site, the repository, or the folder."""
     site, repository = app.config.html_baseurl, repository_of(app)
-    name = f"attnbook[{EXTRAS}]"
+    name = f"attnbook{extras}"
+    if app.config.package_on_index:
+        return name
     if site:
-        wheel = f"attnbook-{version('attnbook')}-py3-none-any.whl"
-        return f"{name} @ {site.rstrip('/')}/{WHEELS}/{wheel}"
-    return f"{name} @ git+{repository}" if repository else name
-
-
-def install(app) -> str:
-    """Return the first cell of a notebook."""
-    return (
-        "# The chapter needs the package of the book, which this installs where it is missing.\n"
-        "import importlib.util\n\n"
-        'if importlib.util.find_spec("attnbook") is None:\n'
-        f'    %pip install --quiet "{requirement(app)}"'
-    )
+        return f"{name} @ {site.rstrip('/')}/{FOLDER}/{wheel()}"
+    return f"{name} @ git+{repository}" if repository else f"./{wheel()}{extras}"
 
 
 def add_wheel(app, exception):
-    """Put the wheel there that the first cell installs: the one that a release publishes."""
-    if exception or app.builder.format != "html" or not app.config.html_baseurl:
+    """Put there what the first cells install: the wheel, and requirements for the course too."""
+    if exception or app.builder.format != "html":
         return
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d"]
-    folder = Path(app.outdir, WHEELS).resolve()
-    subprocess.run([*build, str(folder)], cwd=app.srcdir, check=True, capture_output=True)
+    notebooks, exercises = Path(app.outdir, FOLDER), Path(app.outdir).parent / EXERCISES
+    for folder, extras in ((notebooks, EXTRAS), (exercises, "")):
+        folder.mkdir(exist_ok=True)
+        for old in folder.glob("*.whl"):
+            old.unlink()
+        text = requirement(app, extras)
+        (folder / REQUIREMENTS).write_text(f"{text}\n", encoding="utf8")
+    if not app.config.package_on_index:
+        build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d"]
+        here = str(notebooks.resolve())
+        subprocess.run([*build, here], cwd=app.srcdir, check=True, capture_output=True)
+    if text.startswith("./"):  # a class has nowhere else to get it from
+        shutil.copyfile(notebooks / wheel(), exercises / wheel())
 
 
 def repository_of(app) -> str:
@@ -116,6 +128,8 @@ def places(app, name: str) -> dict[str, str]:
         "Notebook": f"../{FOLDER}/{name}.ipynb",
         "Markdown": f"../{FOLDER}/{name}.md",
     }
+    if requirement(app).startswith("./"):
+        found["Package"] = f"../{FOLDER}/{wheel()}"
     at = repository_of(app).removeprefix("https://github.com/")
     if at and "://" not in at:  # the workflow of the site keeps the folder as a branch
         colab = "https://colab.research.google.com/github"
@@ -139,6 +153,7 @@ def add_links(app, pagename, templatename, context, doctree):
 
 
 def setup(app):
+    app.add_config_value("package_on_index", False, "html", bool)
     app.connect("doctree-resolved", write_notebook, priority=900)
     app.connect("html-page-context", add_links)
     app.connect("build-finished", add_wheel)

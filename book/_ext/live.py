@@ -2,9 +2,10 @@
 
 Every code cell of a chapter before *Put it back* is live, and those after it, up to the end of the
 exercises and without the solutions, that need NumPy alone; elsewhere, what stands in a div of the
-class `live-example`. An exercise, and a task with a check, has a cell for the answer, which begins
-with a stub. `book/live` holds what the page loads: `live.js` and `live.css` at once, all else when
-*Run* is pressed.
+class `live-example`. An exercise, and an admonition of the class `task`, has a cell for the answer,
+which begins with a stub; a task for the pencil alone has the class `pencil`, too, and no cell.
+`book/live` holds what the page loads: `live.js` and `live.css` at once, all else when *Run* is
+pressed.
 
 Pyodide comes from the place that `book/live/pyodide.json` names, or, if the environment variable
 ATTNBOOK_LIVE names a folder that holds its files, from the site itself.
@@ -18,6 +19,7 @@ import os
 import re
 import shutil
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -69,7 +71,7 @@ def mark_cells(app, doctree):
             cells = list(node.findall(is_cell))
             solving.update(map(id, cells))
             solutions[node["target_label"]] = "\n\n\n".join(map(source_of, cells))
-        elif isinstance(node, nodes.admonition) and "task" in node["classes"]:
+        elif is_task(node):
             asked.append(node)
         elif is_cell(node) and part != "end" and id(node) not in solving:
             source = source_of(node)
@@ -86,9 +88,15 @@ def mark_cells(app, doctree):
         text = f"This cell does not run in a browser: it needs {lacks}."
         node += nodes.paragraph("", text, classes=["live-absent"])
     for node in asked:
-        solution = solutions.get(node["label"]) if "label" in node else answer_after(node)
-        if solution and live_cells.runs_here(solution, known):
-            add_answer(node, solution)
+        if "label" not in node:
+            add_answer_of_task(node, known)
+            continue
+        solution = solutions.get(node["label"])
+        if not solution or not live_cells.runs_here(solution, known):
+            continue
+        if text := live_cells.stub(solution, *words_of(node)):  # below the cells that check it
+            last = [node, *cells_after(node)][-1]
+            add_answer(node.parent, node.parent.index(last) + 1, node["label"], text)
     app.env.metadata[app.env.docname]["live"] = [source for _, source in live]
 
 
@@ -99,7 +107,7 @@ def mark_examples(doctree: nodes.document) -> list[str]:
         if "live-example" in box["classes"]:
             code, output = box.findall(nodes.literal_block)
             sources.append(code.astext())
-            box["classes"], box["ids"] = ["cell", "live"], [f"cell-{len(sources)}"]
+            box["classes"][:0], box["ids"] = ["cell", "live"], [f"cell-{len(sources)}"]
             box.children = []
             box += nodes.container("", code, classes=["cell_input"])
             box += nodes.container("", output, classes=["cell_output"])
@@ -110,27 +118,56 @@ def is_cell(node) -> bool:
     return isinstance(node, nodes.container) and node.get("nb_element") == "cell_code"
 
 
-def answer_after(task: nodes.admonition) -> str | None:
-    """Return the folded cell that follows a task."""
-    after = task.next_node(descend=False, siblings=True)
-    return source_of(after) if is_cell(after) and "tag_hide-cell" in after["classes"] else None
+def is_task(node) -> bool:
+    """Tell whether a node asks for code that is written before one reads on."""
+    return isinstance(node, nodes.admonition) and {"task", "pencil"} & {*node["classes"]} == {
+        "task"
+    }
 
 
-def add_answer(asked: nodes.Element, solution: str) -> None:
-    """Put a cell with a stub after a task, or after an exercise and the cells that check it."""
-    blocks = [block.astext() for block in asked.findall(nodes.literal_block)]
+def cells_after(node: nodes.Element) -> Iterator[nodes.container]:
+    """Yield the cells that follow a node before anything else is said."""
+    for after in node.parent[node.parent.index(node) + 1 :]:
+        if is_cell(after):
+            yield after
+        elif not isinstance(after, nodes.comment):
+            return
+
+
+def words_of(asked: nodes.Element) -> tuple[list[str], list[str]]:
+    """Return what the text of a task or an exercise has in code letters: words, and blocks."""
     words = [word.astext() for word in asked.findall(nodes.literal)]
-    text = live_cells.stub(solution, words, blocks)
-    if text is None or ("label" not in asked and not blocks and "check." not in text):
-        return
-    label = asked.get("label") or "task-" + re.match(r"\w*", words[0])[0]
+    return words, [block.astext() for block in asked.findall(nodes.literal_block)]
+
+
+def add_answer_of_task(task: nodes.admonition, known: set[str]) -> None:
+    """Put a cell for the answer before the folded cell that has the solution."""
+    folded = [cell for cell in cells_after(task) if "tag_hide-cell" in cell["classes"]]
+    solution = source_of(folded[0]) if folded else ""
+    if not folded or not live_cells.runs_here(solution, known):
+        raise ExtensionError(
+            f"a task must have a folded cell below that runs in a browser, or the class pencil: "
+            f"{task.astext()!r}"
+        )
+    words, blocks = words_of(task)
+    label = "-".join(["task", *re.findall(r"^\w+", words[0] if words else "")])
+    taken = {name for cell in task.document.findall(is_answer) for name in cell["ids"]}
+    again = sum(re.fullmatch(rf"answer-{label}(-\d+)?", name) is not None for name in taken)
+    label += f"-{again + 1}" if again else ""
+    text = live_cells.stub(solution, words, blocks) or "# your answer"
+    add_answer(task.parent, task.parent.index(folded[0]), label, text)
+
+
+def is_answer(node) -> bool:
+    return isinstance(node, nodes.container) and "answer" in node["classes"]
+
+
+def add_answer(parent: nodes.Element, place: int, label: str, text: str) -> None:
+    """Put a cell with a stub among the children of `parent`."""
     code = nodes.literal_block(text, text, language="python", classes=["stub"])
     cell = nodes.container(classes=["cell", "live", "answer"], ids=[f"answer-{label}"])
     cell += nodes.container("", code, classes=["cell_input"])
-    place = asked.parent.index(asked) + 1
-    while "label" in asked and is_cell(asked.parent[place]):
-        place += 1
-    asked.parent.insert(place, cell)
+    parent.insert(place, cell)
 
 
 def data_of(sources: list[str], folder: Path) -> list[str]:

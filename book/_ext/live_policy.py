@@ -19,7 +19,7 @@ def policy(page: str, outside: Iterable[str]) -> str:
             scripts.append(f"'sha256-{digest}'")
     if LIVE in page:
         scripts += ["blob:", "'wasm-unsafe-eval'"]  # the worker is a blob, which keeps this policy
-        connects += outside
+        connects += ["blob:", *outside]  # the worker asks the page whether to stop
         workers = ["blob:"]
     return "; ".join(
         (

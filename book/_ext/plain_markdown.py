@@ -14,7 +14,7 @@ SKIPPED = {"comment", "target", "raw", "index", "substitution_definition", "cols
 
 @dataclass(frozen=True)
 class Answer:
-    """An empty cell for the answer to the exercise with this label."""
+    """An empty cell for the answer to the exercise with this label, or to a task without one."""
 
     label: str
 
@@ -77,9 +77,14 @@ class Cells:
                     self._text(self.block(figure))
             else:
                 if _is(child, "solution_node"):
-                    self._text("*Your answer:*")
-                    self.cells.append(Answer(child["target_label"]))
+                    self._answer(child["target_label"])
                 self._text(self.block(child))
+                if _is_stub_of_task(child):
+                    self._answer("")
+
+    def _answer(self, label):
+        self._text("*Your answer:*")
+        self.cells.append(Answer(label))
 
     def blocks(self, node) -> str:
         """Return what stands in `node`, paragraph by paragraph."""
@@ -245,6 +250,11 @@ class Cells:
         if page and self.home and not address.startswith("#"):
             return f"[{text}]({self.home.rstrip('/')}/book/{address.rpartition('../')[2]})"
         return text
+
+
+def _is_stub_of_task(node):
+    """Return whether a node is the cell of the page in which a task is answered."""
+    return "answer" in node["classes"] and node["ids"][0].startswith("answer-task")
 
 
 def _latex(node):

@@ -11,6 +11,7 @@ page.
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,10 @@ from docutils.parsers.rst import directives
 from sphinx.util.docutils import SphinxDirective
 
 ON_GPU = "device_seconds"  # without Python and launches; named in a cell beside the whole time
+FIGURE = re.compile(r"[<~−-]? ?\d.{0,12}$")
+"""A number, with its unit: a cell that may not break."""
+
+MANY = 24  # letters of a cell that needs some room for its words
 WITHOUT_GPU = "No figure here is from a GPU. On one, all are measured by "
 GPU_COMMAND = "python -m benchmarks device --out DIR"
 TITLES = {
@@ -320,7 +325,13 @@ def _table(head: list[str], body: list[list[str]]) -> nodes.table:
 
 
 def _row(cells: list[str]) -> nodes.row:
-    return nodes.row("", *(nodes.entry("", nodes.paragraph(cell, cell)) for cell in cells))
+    return nodes.row("", *map(_entry, cells))
+
+
+def _entry(cell: str) -> nodes.entry:
+    """Return a cell that says how it may break: a figure never, and words where they are many."""
+    kind = ["figure"] if FIGURE.match(cell) else ["words"] if len(cell) > MANY else []
+    return nodes.entry("", nodes.paragraph(cell, cell), classes=kind)
 
 
 def setup(app):

@@ -3,7 +3,8 @@
 A comment marks the block below it: `<!-- slide -->` begins a slide with it, `<!-- show -->` puts it
 on the slide that has begun. Words may follow:
 
-- `slide 1 3` shows these sentences of a paragraph; one without numbers is spoken;
+- `slide 1 3` shows these sentences of a paragraph, or of the caption of a cell's figure, which
+  has its first one otherwise; a paragraph without numbers is spoken;
 - `slide first` shows the first sentence of each item of a list;
 - `slide code`, `slide output` show one part of a cell. Without a word a folded cell shows its
   output, another one both;
@@ -127,7 +128,8 @@ class Deck:
     def _parts_of(self, cell, words):
         """Yield what a slide shows of a code cell."""
         folded = any(name.startswith("tag_hide") for name in cell["classes"])
-        names = set(words) - {"code", "output"}
+        numbers = [int(word) for word in words if word.isdecimal()]
+        names = {word for word in words if not word.isdecimal()} - {"code", "output"}
         code = "code" in words or not (names or "output" in words or folded)
         if folded and (code or names):
             logger.warning("a slide shows the output alone of a folded cell", location=cell)
@@ -150,7 +152,8 @@ class Deck:
             copy["classes"] = [name for name in copy["classes"] if name != "live"]
             copy["ids"] = []
         for figure in copy.findall(nodes.caption):
-            figure.children = sentence_of(figure, 1).children
+            sentences = [sentence_of(figure, number).children for number in numbers or [1]]
+            figure.children = [part for one in sentences for part in (*one, nodes.Text(" "))]
         if code or output:
             yield copy
 

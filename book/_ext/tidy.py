@@ -37,10 +37,12 @@ def give_title(proof):
 
 
 EMPTY_HEADER = re.compile(r"<th[^>]*>\s*(<p>\s*</p>)?\s*</th>")
+PROMISE = "attention you can run, for people who know NumPy"
 ROLES = re.compile(r' role="(doc-biblioentry|list)"')  # of a bibliography: the first is withdrawn
 IMAGE = re.compile(r'<img(?=[^>]* src="[^"]*_images/([^"]+)")([^>]*?)\s*/?>')
 PLAIN_CODE = re.compile(r'<span class="(?:n|nn|p|w)">([^<]*)</span>')  # which no style colours
-COMPOUND = re.compile(r"\b(?:[A-Z][a-z]+){2,}\b")
+SAME_NAME = '<summary aria-label="Toggle hidden content">'  # of all folds: what it shows is a name
+COMPOUND = re.compile(r"\b(?:[A-Z][a-z]{2,}){2,}\b")  # not CuPy, which nobody looks up as "cu py"
 
 
 def mend_page(app, pagename, templatename, context, doctree):
@@ -51,6 +53,8 @@ def mend_page(app, pagename, templatename, context, doctree):
     )
     if doctree is None:
         return
+    if pagename == app.config.root_doc:  # whose title is that of the site
+        context |= {"title": f"{app.config.html_title}: {PROMISE}", "docstitle": ""}
     context["body"] = mended(app, context["body"])
     about = next((p.astext() for p in doctree.findall(nodes.paragraph)), "")
     if len(about) > 160:
@@ -66,6 +70,7 @@ def mended(app, html):
         html = ROLES.sub("", html)
     paths = {name: path for path, name in app.builder.images.items()}
     html = PLAIN_CODE.sub(r"\1", html)
+    html = html.replace(SAME_NAME, "<summary>")
     return IMAGE.sub(lambda image: framed(app, paths, image), html)
 
 

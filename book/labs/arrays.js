@@ -61,24 +61,30 @@ export function utf8(text) {
   });
 }
 
-// The text of bytes, as TextDecoder has it: what is no UTF-8 becomes U+FFFD.
-export function characters(bytes) {
+// Bytes that are no UTF-8 as halves of characters, U+DC00 and the byte, as "surrogateescape" of Python has them.
+export function halves(bytes) {
+  return bytes.map((byte) => String.fromCharCode(0xdc00 + byte)).join("");
+}
+
+// The text of bytes, as TextDecoder has it: what is no UTF-8 becomes U+FFFD, or what `lost` makes of it.
+export function characters(bytes, lost = () => "\ufffd") {
   let text = "";
   for (let i = 0; i < bytes.length; ) {
+    const begin = i;
     const first = bytes[i++];
     const more = first < 0x80 ? 0 : first < 0xc2 ? -1 : first < 0xe0 ? 1 : first < 0xf0 ? 2 : first < 0xf5 ? 3 : -1;
-    let code = more < 0 ? 0xfffd : first & [0x7f, 0x1f, 0x0f, 0x07][more];
+    let code = more < 0 ? -1 : first & [0x7f, 0x1f, 0x0f, 0x07][more];
     // no character in more bytes than it needs, no half of one, none beyond the last
     let [low, high] = [{ 0xe0: 0xa0, 0xf0: 0x90 }[first] ?? 0x80, { 0xed: 0x9f, 0xf4: 0x8f }[first] ?? 0xbf];
     for (let left = more; left > 0; left--) {
       if (!(bytes[i] >= low && bytes[i] <= high)) {
-        code = 0xfffd;
+        code = -1;
         break;
       }
       code = (code << 6) | (bytes[i++] & 63);
       [low, high] = [0x80, 0xbf];
     }
-    text += String.fromCodePoint(code);
+    text += code < 0 ? lost(bytes.slice(begin, i)) : String.fromCodePoint(code);
   }
   return text;
 }

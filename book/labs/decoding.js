@@ -3,7 +3,7 @@
 
 import { group, line, pressable, range, rect, softmax, svg, text, total } from "./kit.js";
 import { record } from "./decoding_record.js";
-import { flow, percent, seen, shortened } from "./tokens.js";
+import { besides, flow, labelAfter, labels, percent, seen, shortened, textOf } from "./tokens.js";
 
 const STEPS = 5; // of a beam search
 const MOST = 60; // tokens that are written
@@ -98,7 +98,7 @@ const count = (n) => String(n).replace(/\B(?=(\d{3})+$)/g, ",");
 
 /* The text, token by token, each with its column of the cache: orange is what the last pass has read. */
 function cachePicture(x, y, width, lines, { pieces, made, read, of }) {
-  const tokens = ["start", ...pieces];
+  const tokens = ["start", ...labels(pieces)];
   const places = flow(tokens, width);
   const first = Math.max(0, places.at(-1).row - lines + 1);
   const n = tokens.length;
@@ -108,7 +108,7 @@ function cachePicture(x, y, width, lines, { pieces, made, read, of }) {
     const isNew = i >= n - read;
     return group({},
       rect(own, at, places[i].wide, 22, { rx: 4, class: i > n - 1 - made ? "fill-accent" : "fill-panel" }),
-      text(own + places[i].wide / 2, at + 15.5, seen(tokens[i]), { anchor: "middle", class: i ? (i > n - 1 - made ? "mono strong" : "mono") : "minor" }),
+      text(own + places[i].wide / 2, at + 15.5, besides(tokens[i]), { anchor: "middle", class: i ? (i > n - 1 - made ? "mono strong" : "mono") : "minor" }),
       range(LAYERS).map((layer) => rect(own, at + 24 + 3 * layer, places[i].wide, 2, { class: isNew ? "fill-orange" : "fill-blue" })));
   });
   const bottom = y + 30 + 47 * Math.min(places.at(-1).row + 1, lines);
@@ -123,7 +123,7 @@ function cachePicture(x, y, width, lines, { pieces, made, read, of }) {
 }
 
 /* The likeliest tokens: outlines are the model's own probabilities, bars what is drawn from. */
-function barsPicture(x, y, width, shown, { next, p, q, kept, mass }, { minP, live }) {
+function barsPicture(x, y, width, shown, { pieces, next, p, q, kept, mass }, { minP, live }) {
   const highest = Math.max(p[0], q[0]);
   const limit = [0.2, 0.4, 0.6, 0.8].find((edge) => highest <= edge) ?? 1;
   const [name, end, row] = [84, 58, 25];
@@ -132,12 +132,12 @@ function barsPicture(x, y, width, shown, { next, p, q, kept, mass }, { minP, liv
   const bottom = y + 20 + row * shown;
   const rows = next.slice(0, shown).map((piece, i) => {
     const at = y + 20 + row * i;
-    const words = seen(piece);
+    const words = seen(labelAfter(pieces, piece));
     const isKept = i < kept;
     const value = x + name + long(Math.max(p[i], q[i])) + 7;
     return group(live ? pressable(`next-${i}`, `write ${words}, which has ${percent(q[i])}`) : {},
       rect(x, at, width, row, { class: "reach" }),
-      text(x + name - 8, at + 17, words, { anchor: "end", class: isKept ? "mono" : "mono soft" }),
+      text(x + name - 8, at + 17, shortened(words, name - 8), { anchor: "end", class: isKept ? "mono" : "mono soft" }),
       rect(x + name, at + 3.5, Math.max(long(p[i]), 1), row - 7, { class: isKept ? "fill-panel edge" : "fill-none axis dashed" }),
       rect(x + name, at + 8, long(q[i]), row - 16, { class: "fill-blue" }),
       text(isKept ? value : Math.max(value, least + 6), at + 17, isKept ? percent(q[i]) : "cut", { class: isKept ? "" : "minor" }));
@@ -157,7 +157,7 @@ function barsPicture(x, y, width, shown, { next, p, q, kept, mass }, { minP, liv
 }
 
 /* The columns of a beam search: the kept hypotheses, best first, and below them the best that are dropped. */
-function beamsPicture(x, y, width, { columns }) {
+function beamsPicture(x, y, width, { pieces, columns }) {
   const pitch = width / STEPS;
   const [wide, high, row] = [Math.min(pitch - 12, 112), 36, 46];
   const best = new Set();
@@ -180,7 +180,7 @@ function beamsPicture(x, y, width, { columns }) {
       line(x + pitch * column, cut + 4, x + pitch * column + wide, cut + 4, { class: "axis dashed" }),
       [...kept, ...fallen].map((one, rank) => {
         const [left, top] = place(column, rank + (rank >= kept.length ? 0.2 : 0));
-        const words = shortened(seen(one.words.at(-1)), wide - 6);
+        const words = shortened(seen(labelAfter([...pieces, ...one.words.slice(0, -1)], one.words.at(-1))), wide - 6);
         const inBest = best.has(one);
         const isKept = rank < kept.length;
         return group({},
@@ -216,7 +216,7 @@ function draw(state, found, width) {
 
 function saysOfBeams(columns) {
   const { kept, dropped } = columns.at(-1);
-  const way = kept[0].words.join("").replace(/\n/g, "↵").trim();
+  const way = textOf(kept[0].words).replace(/\n/g, "↵").trim();
   const greedy = [...kept, ...dropped].find((one) => one.greedy);
   const other = greedy ? `The greedy text has ${percent(Math.exp(greedy.logP))}` : "The greedy text was dropped on the way";
   return `The best text found goes on “${way}”, with ${percent(Math.exp(kept[0].logP))}. ${kept[0].greedy ? "It is the greedy text" : other}.`;
@@ -228,8 +228,8 @@ function says(state, { pieces, made, next, p, q, kept, columns }) {
   if (state.running !== null) return "The writer writes.";
   if (state.ended) return "The writer has drawn ■, the end of the text.";
   if (state.view === "beams") return columns.length ? saysOfBeams(columns) : "The writer reads.";
-  const after = pieces.join("").split("\n").at(-1).trim().split(" ").slice(-3).join(" ") || "↵";
-  const likeliest = `After “${after}” the writer gives “${seen(next[0])}” ${percent(p[0])}`;
+  const after = textOf(pieces).split("\n").at(-1).trim().split(" ").slice(-3).join(" ") || "↵";
+  const likeliest = `After “${after}” the writer gives “${seen(labelAfter(pieces, next[0]))}” ${percent(p[0])}`;
   const now = kept === p.length && q[0] === p[0] ? "" : `, and it is drawn with ${percent(q[0])}`;
   return `${likeliest}${now}. ${kept < p.length ? `${count(kept)} of ${count(p.length)} tokens can be drawn` : `All ${count(p.length)} tokens can be drawn`}${made ? `; ${made} ${made > 1 ? "were" : "was"} written` : ""}.`;
 }
@@ -267,8 +267,8 @@ function look(writer, ids) {
   const order = range(logits.length).sort((a, b) => logits[b] - logits[a]);
   const most = logits[order[0]];
   const sum = Math.log(order.reduce((all, id) => all + Math.exp(logits[id] - most), 0));
-  const text = (id) => writer.tokenizer.decode([id]);
-  return { pieces: ids.slice(1).map(text), next: order.slice(0, 12).map(text), order, logP: order.map((id) => logits[id] - most - sum), table: {} };
+  const { tokenizer } = writer;
+  return { pieces: tokenizer.pieces(ids.slice(1)), next: tokenizer.pieces(order.slice(0, 12)), order, logP: order.map((id) => logits[id] - most - sum), table: {} };
 }
 
 function best(writer) {

@@ -123,7 +123,7 @@ function circlePanel({ query, tables }, found) {
   const thick = Math.min(15, (RINGS[1] - RINGS[0]) / tables);
   const marks = found.keys.map((key, i) => keyMark(...at(key, RADIUS), kindOf(i, found)));
   const [qx, qy] = at(query, RADIUS);
-  const [labelX, labelY] = [CENTRE[0] + (RADIUS + 32) * Math.cos(query), CENTRE[1] - (RADIUS + 20) * Math.sin(query) + 4];
+  const [labelX, labelY] = [CENTRE[0] + (RADIUS + 36) * Math.cos(query), CENTRE[1] - (RADIUS + 26) * Math.sin(query) + 4];
   return [
     piece(query - NEAR, query + NEAR, RADIUS - 10, RADIUS + 10, { class: "fill-orange", "fill-opacity": 0.16 }),
     found.directions.map((planes, table) => ring(query, planes, RINGS[1] - (table + 1) * thick + 1, RINGS[1] - table * thick)),

@@ -2,7 +2,7 @@
 
 import { clamp, group, listed, range, rect, stepOf, svg, text } from "./kit.js";
 import { record } from "./heads_record.js";
-import { flow, percent, seen, shortened } from "./tokens.js";
+import { besides, columnsOf, flow, labels, percent, seen, shortened } from "./tokens.js";
 
 const MOST = 22; // tokens of a sentence of the reader's
 const LEVELS = [[0.08, 0.3], [0.25, 0.6], [0.5, 1]]; // of a small map: from this weight on, this opacity
@@ -71,14 +71,14 @@ function sentence(x, y, places, state, { tokens, token, row }) {
       rect(left, top, places[i].wide, 25, { rx: 4, class: "fill-panel" }),
       rect(left, top, places[i].wide, 25, { rx: 4, class: "fill-blue", "fill-opacity": row[i] }),
       own && rect(left, top, places[i].wide, 25, { rx: 4, class: "fill-none line-orange" }),
-      text(left + places[i].wide / 2, top + 17, seen(piece), { anchor: "middle", class: row[i] > 0.5 ? "mono on-blue" : "mono" }));
+      text(left + places[i].wide / 2, top + 17, besides(piece), { anchor: "middle", class: row[i] > 0.5 ? "mono on-blue" : "mono" }));
   });
 }
 
 /* The weights of the opened head: rows look, columns are looked at. */
 function openedMap(x, y, width, { tokens, own, token }) {
   const n = tokens.length;
-  const label = Math.min(Math.max(...tokens.map((piece) => seen(piece).length)) * 7.3 + 6, 66);
+  const label = Math.min(Math.max(...tokens.map((piece) => columnsOf(seen(piece)))) * 7.3 + 6, 66);
   const cell = Math.min((width - label) / n, 20);
   const [left, top] = [x + label, y + label];
   const name = (i) => shortened(seen(tokens[i]), label);
@@ -138,10 +138,11 @@ async function next(state) {
   const of = `${model} ${words}`;
   if (state.sentence !== null || state.place?.of === of) return undefined;
   const { tokenizer } = await load(model);
-  const ids = model === "writer" ? tokenizer.encode(words).slice(0, MOST) : tokenizer.encode(words, MOST);
+  const all = tokenizer.encode(words, MOST);
+  const ids = all.slice(0, MOST);
   if (!words.trim()) return { sentence: 0 };
   const shares = (row) => Array.from(row, (share) => Math.round(1000 * share));
-  const tokens = ids.map((id) => (model === "writer" ? tokenizer.decode([id]) : tokenizer.tokens[id]));
+  const tokens = (model === "writer" ? labels(tokenizer.pieces(all)) : ids.map((id) => tokenizer.tokens[id])).slice(0, MOST);
   if (model === "encoder") return { place: { of, model, tokens, A: (await attentionOf(ids)).map((layer) => layer.map((rows) => rows.map(shares))) } };
   const rows = await afterReading(ids, (writer) => [...writer.rows]);
   const A = rows[0].map((layer, l) => layer.map((_, h) => rows.map((row) => shares(row[l][h]))));

@@ -62,7 +62,7 @@ function railPanel({ distance, place }, width) {
     line(qx, 28, kx, 66, { class: "axis dashed" }),
     circle(kx, 66, 6, { class: "fill-blue" }),
     text(clamp(kx, 70, width - 20), 56, KEY_WORD, { class: "halo", anchor: "middle" }),
-    text(clamp(qx, 80, width - 30), 11, QUERY_WORD, { class: "halo", anchor: "middle" }),
+    text(clamp(qx, 80, width - 30), 7, QUERY_WORD, { class: "halo", anchor: "middle" }),
     knob(qx, 28, "query", "Place of the query", `place ${place + distance}, ${distance} after the key`, place + distance),
   ];
 }

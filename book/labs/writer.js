@@ -1,7 +1,7 @@
 // The book's small writer in plain JavaScript: byte-pair tokens and a forward pass with a KV cache.
 // The mathematics is that of attnbook.models.writer; the tests compare the logits of both.
 
-import { add, arraysOf, characters, softmax, times, utf8 } from "./arrays.js";
+import { add, arraysOf, characters, halves, softmax, times, utf8 } from "./arrays.js";
 
 const SPACE = "\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
 const GAP = SPACE.replace("\\t-\\r", "\\t\\v-\\r"); // white space without line breaks
@@ -52,6 +52,12 @@ export class BytePairs {
       }
       ids = out;
     }
+  }
+
+  // The text of each id, in which bytes that are no character alone are halves of one; `labels` of tokens.js
+  // shows what such bytes belong to.
+  pieces(ids) {
+    return ids.map((id) => characters(this.tokens[id] ?? [], halves));
   }
 
   // The text of ids; bytes that are no UTF-8 become U+FFFD, and the end of the text is nothing.

@@ -6,8 +6,30 @@ let drawing, installDrawing; // Matplotlib comes before the first cell that draw
 
 const say = (kind, rest = {}) => postMessage({ kind, ...rest });
 
-/** Fetch all that is needed at once. From `place` nothing comes but the named files with the named bytes. */
-function fetchEarly(place, files, urls) {
+/** What Pyodide looks at between two steps of Python: 2 interrupts. The page cannot reach a worker that computes, unless
+    its host lets it share memory; but the worker can read an address that the page makes, until the page takes it back. */
+const interrupt = {
+  leash: null,
+  looked: 0,
+  get 0() {
+    const now = performance.now();
+    if (!this.leash || now - this.looked < 250) return 0;
+    this.looked = now;
+    const request = new XMLHttpRequest();
+    request.open("GET", this.leash, false);
+    try {
+      request.send();
+      return 0;
+    } catch {
+      return 2;
+    }
+  },
+  set 0(_) {},
+};
+
+/** Fetch all that is needed at once, and say how much is there. From `place` nothing comes but the named files with the
+    named bytes. */
+function fetchEarly(place, files, needed) {
   const load = self.fetch.bind(self);
   const checked = (url) => {
     const file = files[url.slice(place.length)];
@@ -15,9 +37,15 @@ function fetchEarly(place, files, urls) {
     const bytes = file.sha256.match(/../g).map((pair) => String.fromCharCode(parseInt(pair, 16)));
     return load(url, { integrity: `sha256-${btoa(bytes.join(""))}`, credentials: "omit" });
   };
-  const get = (url) => (url.startsWith(place) ? checked(url) : load(url));
-  const early = new Map(urls.map((url) => [url, get(url)]));
-  for (const promise of early.values()) promise.catch(() => {}); // whoever asks for it sees the error
+  const get = async (url) => {
+    const { host, pathname } = new URL(url);
+    const name = pathname.slice(pathname.lastIndexOf("/") + 1);
+    return (url.startsWith(place) ? checked(url) : load(url)).catch(() => {
+      throw new Error(`${name} does not come from ${host}: the host cannot be reached, or the file is not the one that this page names.`);
+    });
+  };
+  const early = new Map(needed.map(({ url }) => [url, get(url)]));
+  for (const { url, bytes } of needed) early.get(url).then(() => say("progress", { bytes }), () => {}); // whoever asks for it sees the error
   self.fetch = (resource) => {
     const url = new URL(resource?.url ?? resource, place).href;
     const answer = early.get(url) ?? get(url);
@@ -92,9 +120,9 @@ async function load(place, lock) {
   site = python.runPython("import site; site.getsitepackages()[0]");
 }
 
-async function start({ place, files, lock, own, wheels, data, draws, interrupt }) {
+async function start({ place, files, lock, own, wheels, data, draws }) {
   const ofPlace = Object.keys(files).filter((name) => draws || !files[name].draws);
-  fetchEarly(place, files, [...ofPlace.map((name) => place + name), ...[...own, ...wheels, ...data].map(({ url }) => url)]);
+  fetchEarly(place, files, [...ofPlace.map((name) => ({ ...files[name], url: place + name })), ...own, ...wheels, ...data]);
   const read = ({ path, url }) => bytes(url).then((buffer) => [path, new Uint8Array(buffer)]);
   const packages = (drawing) =>
     Object.keys(files).filter((name) => name.endsWith(".whl") && Boolean(files[name].draws) === drawing).map((name) => place + name);
@@ -107,7 +135,7 @@ async function start({ place, files, lock, own, wheels, data, draws, interrupt }
   ]);
   write(site, records);
   write("/lib/live", code);
-  if (interrupt) python.setInterruptBuffer(interrupt);
+  python.setInterruptBuffer(interrupt);
   python.runPython("import sys; sys.path.append('/lib/live')");
   python.pyimport("matmul").quicken("/lib/live/loops.so");
   kernel = python.pyimport("kernel").Kernel((kind, name, text) => say(kind, { name, text }));
@@ -133,7 +161,9 @@ onmessage = async ({ data }) => {
       say("ready");
     } else {
       if (data.draws) await readyToDraw();
+      interrupt.leash = data.leash;
       const result = kernel.run(data.source);
+      interrupt.leash = null;
       const found = result.toJs({ dict_converter: Object.fromEntries });
       result.destroy();
       say("done", found);

@@ -23,7 +23,9 @@
   }
 
   const fetched = async (name, as = "text") => {
-    const response = await fetch(home + name + version);
+    const response = await fetch(home + name + version).catch(() => {
+      throw new Error(`${name} does not come from ${location.host}: are you online?`);
+    });
     if (!response.ok) throw new Error(`${name}: ${response.status}`);
     return response[as]();
   };
@@ -59,12 +61,19 @@
     current: null, // the cell that runs or waits for Python
     finish: null, // ends the wait for the worker's answer
     abort: null, // ends the wait for Python
-    flag: null, // shared with the worker where the page may share memory
+    leash: null, // an address that the worker can read until the running cell is to stop
     plots: false, // whether a cell of the page draws
 
     tell(text) {
       bar.line.textContent = text;
       bar.box.hidden = false;
+      bar.stand();
+    },
+
+    /** Tell what goes on, with a clock until something else is told. */
+    wait(text, seconds = 0) {
+      this.tell(text);
+      bar.run(seconds);
     },
 
     start() {
@@ -73,7 +82,7 @@
     },
 
     async load() {
-      if (location.protocol === "file:") throw new Error("Cells run when the site is served: make serve.");
+      if (location.protocol === "file:") throw new Error("Cells run when a server gives out the site, such as make serve.");
       const began = performance.now();
       const [settings, kernel] = await Promise.all([fetched("settings.json", "json"), fetched("kernel.js")]);
       const place = new URL(settings.place, home).href;
@@ -81,7 +90,7 @@
       this.plots = cells.some((cell) => PLOTTING.test(cell.text));
       const needed = Object.values(settings.files).filter((file) => this.plots || !file.draws);
       const size = (files) => `${Math.round(files.reduce((sum, file) => sum + file.bytes, 0) / 1e6)} MB`;
-      this.tell(
+      this.wait(
         `Loading ${this.plots ? "Python, NumPy and Matplotlib" : "Python and NumPy"} (Pyodide ${settings.version}, ${size(needed)}) from ` +
           `${new URL(place).host}, attnbook and its writer (${size([...settings.wheels, ...data])}) from this site. The browser keeps them.`,
       );
@@ -89,17 +98,19 @@
       const address = URL.createObjectURL(new Blob([kernel], { type: "text/javascript" }));
       const worker = new Worker(address, { type: "module", name: "Python" });
       this.worker = worker;
-      this.flag = window.crossOriginIsolated ? new Uint8Array(new SharedArrayBuffer(1)) : null;
+      const all = [...needed, ...settings.wheels, ...data];
+      let there = 0;
       await new Promise((resolve, reject) => {
         worker.onerror = (event) => reject(new Error(event.message || "The worker did not start."));
         worker.onmessage = ({ data: message }) => {
           if (message.kind === "broken") reject(new Error(message.text));
-          else resolve();
+          else if (message.kind === "ready") resolve();
+          else bar.progress((there += message.bytes), all.reduce((sum, file) => sum + file.bytes, 0));
         };
         const absolute = (file) => ({ ...file, url: new URL(file.url, home).href });
         worker.postMessage({
-          ...settings, kind: "start", place, draws: this.plots, interrupt: this.flag,
-          own: ["kernel.py", "matmul.py", "loops.so"].map((path) => ({ path, url: home + path + version })),
+          ...settings, kind: "start", place, draws: this.plots,
+          own: ["kernel.py", "matmul.py", "loops.so"].map((path) => ({ path, url: home + path + version, bytes: 0 })),
           wheels: settings.wheels.map(absolute), data: data.map(absolute),
         });
       });
@@ -111,7 +122,7 @@
     hear(message) {
       if (message.kind === "broken") this.current?.show({ kind: "error", name: "Error", text: message.text });
       if (message.kind === "done" || message.kind === "broken") this.finish?.(message);
-      else this.current?.show(message);
+      else if (message.kind !== "progress") this.current?.show(message);
     },
 
     /** Run a cell when those before it have ended. */
@@ -147,16 +158,18 @@
     async perform(cell) {
       const began = performance.now();
       const source = cell.text;
-      if (this.flag) this.flag[0] = 0;
+      this.leash = URL.createObjectURL(new Blob(["on"]));
       cell.begin();
-      this.tell(`${cell.label} runs …`);
+      this.wait(`${cell.label} runs …`, cell.seconds);
       const end = await new Promise((resolve) => {
         this.finish = resolve;
-        this.worker.postMessage({ kind: "run", source, draws: draws(source), soon: this.plots });
+        this.worker.postMessage({ kind: "run", source, leash: this.leash, draws: draws(source), soon: this.plots });
       });
+      URL.revokeObjectURL(this.leash);
       const seconds = ((performance.now() - began) / 1000).toFixed(1);
-      if (end.kind === "done") this.tell(`${cell.label} ${end.ok ? "ran" : "stopped with an error"}, ${seconds} s.`);
-      return { ...end, source };
+      const how = `${end.ok ? "ran" : "stopped with an error"}, ${seconds} s`;
+      if (end.kind === "done") this.tell(`${cell.label} ${how}.`);
+      return { ...end, source, how };
     },
 
     /** Drop what waits. */
@@ -171,7 +184,10 @@
     terminate() {
       this.worker?.terminate();
       this.worker = this.ready = null;
-      for (const cell of cells) cell.ran = null;
+      for (const cell of cells) {
+        cell.ran = null;
+        if (cell !== this.current) cell.mark(cell.waiting ? "waits" : "");
+      }
       this.forget();
       this.abort?.();
       this.finish?.({ kind: "stopped" });
@@ -184,9 +200,10 @@
         this.terminate();
         this.tell("Stopped. All names are lost: run the cells above again.");
       };
-      if (!this.flag || !this.finish) return lose();
-      this.flag[0] = 2; // KeyboardInterrupt
-      setTimeout(lose, 2000);
+      if (!finish) return lose();
+      URL.revokeObjectURL(this.leash); // KeyboardInterrupt, unless the cell is inside a function that is not Python
+      this.tell("Stopping …");
+      setTimeout(lose, 3000);
     },
 
     restart() {
@@ -204,13 +221,34 @@
       this.line = make("p", { role: "status" });
       this.stopper = make("button", { type: "button", onclick: () => python.stop() }, "Stop");
       this.again = make("button", { type: "button", onclick: () => python.restart() }, "Restart");
-      this.box = make("section", { class: "live-foot", "aria-label": "Python in this page" }, this.line, this.stopper, this.again);
+      this.clock = make("span", { class: "live-clock", "aria-hidden": "true" });
+      this.meter = make("progress", { "aria-label": "Loaded", hidden: "" });
+      const parts = [this.line, this.meter, this.clock, this.stopper, this.again];
+      this.box = make("section", { class: "live-foot", "aria-label": "Python in this page" }, ...parts);
       this.box.hidden = true;
       this.stopper.hidden = true;
       document.body.append(this.box);
     },
     busy(yes) {
       this.stopper.hidden = !yes;
+    },
+    run(expected) {
+      const began = Date.now();
+      const show = () => {
+        const seconds = Math.round((Date.now() - began) / 1000);
+        this.clock.textContent = expected ? `${seconds} of about ${expected} s` : `${seconds} s`;
+      };
+      show();
+      this.ticks = setInterval(show, 1000);
+    },
+    progress(there, all) {
+      Object.assign(this.meter, { hidden: false, value: Math.min(there, all), max: all });
+      if (there >= all) this.line.textContent = "All files are there. Python starts …";
+    },
+    stand() {
+      clearInterval(this.ticks);
+      this.clock.textContent = "";
+      this.meter.hidden = true;
     },
   };
 
@@ -231,6 +269,8 @@
       this.text = this.original;
       this.seconds = Number(/\btag_page-seconds-(\d+)/.exec(box.className)?.[1] ?? 0); // where it is slow: measured
       this.ran = null; // the text that ran last in this state of Python
+      this.how = ""; // and how that ended
+      this.right = null; // the text of an answer that passed its check
       this.build(index);
       if (this.answer) this.recall();
     }
@@ -244,9 +284,10 @@
       this.resetter.hidden = true;
       this.above.hidden = index === 0;
       this.state = make("span", { class: "live-state" });
-      this.state.textContent = this.patience();
+      this.state.textContent = this.news();
       const buttons = [this.runner, this.above, this.changer, this.resetter];
-      this.tools = make("div", { class: "live-tools", role: "toolbar", "aria-label": this.label }, ...buttons, this.state);
+      const name = make("span", { class: "live-name" }, this.label);
+      this.tools = make("div", { class: "live-tools", role: "toolbar", "aria-label": this.label }, ...buttons, name, this.state);
       // One stop of the tab key; arrows move inside.
       for (const each of buttons.slice(1)) each.tabIndex = -1;
       this.tools.addEventListener("keydown", (event) => {
@@ -270,10 +311,9 @@
     }
 
     recall() {
-      const { text, done } = stored()[this.id] ?? {};
-      if (text !== undefined && text !== this.original) {
-        this.write(text);
-      }
+      const { text, done, right } = stored()[this.id] ?? {};
+      if (text !== undefined && text !== this.original) this.write(text);
+      this.right = done ? (right ?? this.text) : null;
       this.markDone(done);
     }
 
@@ -288,6 +328,7 @@
     changed(text) {
       this.text = text;
       this.resetter.hidden = text === this.original;
+      if (!this.waiting && python.current !== this) this.mark("");
       if (this.answer) store(this.id, { text });
     }
 
@@ -343,11 +384,19 @@
       return this.waiting || python.current === this ? undefined : python.run(this);
     }
 
-    /** Run the cells above, from the first that has not run as it stands now. */
+    /** Tell whether a task's answer has passed its check as it stands, so that it can do what the solution does. */
+    get serves() {
+      return this.answer && this.solution && this.text === this.right;
+    }
+
+    /** Run the cells above, from the first that has not run as it stands now, and this one if it had failed. */
     async runAbove() {
-      const before = cells.slice(0, cells.indexOf(this)).filter((cell) => !cell.answer);
+      const above = cells.slice(0, cells.indexOf(this));
+      // After a solution, which may leave other names too, the reader's own answer: its names are those that count.
+      const before = above.flatMap((cell) => (cell.answer ? [] : [cell, ...above.filter((a) => a.serves && a.solution === cell)]));
       const first = before.findIndex((cell) => cell.ran !== cell.text);
       if (first < 0) return python.tell("All cells above have run.");
+      if (this.failed) before.push(this);
       const slow = before.slice(first).filter((cell) => cell.patience());
       if (slow.length && !this.asked) {
         this.asked = true;
@@ -361,8 +410,13 @@
     mark(state) {
       this.waiting = state === "waits";
       this.box.classList.toggle("live-busy", state !== "");
-      this.state.textContent = [state, this.patience()].filter(Boolean).join(", ");
+      this.state.textContent = state ? [state, this.patience()].filter(Boolean).join(", ") : this.news();
       this.runner.textContent = state ? "Stop" : "Run";
+    }
+
+    /** Say how the cell ran as it stands, or what is known before. */
+    news() {
+      return this.ran === this.text ? this.how : this.patience();
     }
 
     /** Say how long the cell runs, if that is long. */
@@ -427,15 +481,19 @@
 
     end(result) {
       const began = this.state.textContent.startsWith("runs");
-      this.mark("");
       if (this.output) this.output.style.minHeight = "";
       if (result.kind !== "done") {
+        this.mark("");
         if (began) this.output.append(make("p", { class: "live-hint" }, "Stopped."));
         return;
       }
-      this.ran = result.source;
+      Object.assign(this, { ran: result.source, how: `${result.ok && result.reports.every(Boolean) ? "✓ " : ""}${result.how}`, failed: !result.ok });
+      this.mark("");
       if (this.answer) {
         const right = result.reports.length ? result.reports.every(Boolean) : result.asserts;
+        if (result.ok && right) this.right = result.source;
+        else if (this.right === result.source) this.right = null;
+        store(this.id, { right: this.right });
         if (result.ok && right) {
           store(this.id, { text: result.source, done: true });
           this.markDone(true);
@@ -444,12 +502,16 @@
       }
     }
 
-    markDone(done) {
+    /** Return the title of the task or the exercise. */
+    get title() {
       let asked = this.box.previousElementSibling; // a cell that checks the answer may stand between
       while (asked && !asked.matches(".admonition")) asked = asked.previousElementSibling;
-      const title = asked?.querySelector(".admonition-title");
-      title?.querySelector(".live-done")?.remove();
-      if (done) title?.append(make("span", { class: "live-done" }, "✓ done"));
+      return asked?.querySelector(".admonition-title");
+    }
+
+    markDone(done) {
+      this.title?.querySelector(".live-done")?.remove();
+      if (done) this.title?.append(make("span", { class: "live-done" }, "✓ done"));
     }
   }
 
@@ -463,17 +525,36 @@
     setTimeout(() => URL.revokeObjectURL(address), 1000);
   }
 
+  const IMPORT = /^(?:import .+|from \S+ import (?:\([^)]*\)|.+))$/gm;
+
+  /** Return what the cells of the chapter import, for the answers are run elsewhere. */
+  function imports() {
+    const found = cells.filter((cell) => !cell.answer).flatMap((cell) => cell.original.match(IMPORT) ?? []);
+    const names = "# Names that the chapter itself makes come from its notebook.";
+    return [names, ...new Set(found)].join("\n");
+  }
+
+  /** Return the answers, each with the title of its exercise, or with the section and the title of its task. */
+  function titled() {
+    const words = (element) => element?.textContent.replace(/✓ done|#$/g, "").replace(/\s+/g, " ").trim() ?? "";
+    const section = (cell) => words(cell.box.closest("section")?.querySelector("h2, h3"));
+    return answers().map((cell) => [cell, [cell.solution ? section(cell) : "", words(cell.title)].filter(Boolean).join(". ")]);
+  }
+
   function asPython() {
-    return answers().map((cell) => `# %% ${cell.id}\n${cell.text}\n`).join("\n");
+    const parts = titled().map(([cell, title]) => `# %% ${cell.id}\n# ${title}\n${cell.text}\n`);
+    return [`# %%\n${imports()}\n`, ...parts].join("\n");
   }
 
   function asNotebook() {
     const lines = (text) => text.split(/(?<=\n)/);
+    const code = (id, text, metadata = {}) => ({ cell_type: "code", execution_count: null, id, metadata, outputs: [], source: lines(text) });
+    const parts = titled().flatMap(([cell, title], i) => [
+      { cell_type: "markdown", id: `title-${i}`, metadata: {}, source: lines(`## ${title}`) },
+      code(cell.id.slice(0, 64), cell.text, { attnbook: cell.id }),
+    ]);
     const notebook = {
-      cells: answers().map((cell) => ({
-        cell_type: "code", execution_count: null, id: cell.id.slice(0, 64), metadata: { attnbook: cell.id },
-        outputs: [], source: lines(cell.text),
-      })),
+      cells: [code("imports", imports()), ...parts],
       metadata: { kernelspec: { display_name: "Python 3", language: "python", name: "python3" }, language_info: { name: "python" } },
       nbformat: 4,
       nbformat_minor: 5,
@@ -487,9 +568,10 @@
       const own = JSON.parse(text).cells.filter((cell) => cell.metadata?.attnbook);
       return own.map((cell) => [cell.metadata.attnbook, [cell.source].flat().join("")]);
     }
+    const titles = new Set(titled().map(([, title]) => `# ${title}`));
     return text.split(/^# %% /m).slice(1).map((part) => {
       const [id, ...rest] = part.split("\n");
-      return [id.trim(), rest.join("\n").trim()];
+      return [id.trim(), rest.slice(titles.has(rest[0])).join("\n").trim()];
     });
   }
 
@@ -528,6 +610,7 @@
   document.addEventListener("DOMContentLoaded", () => {
     bar.build();
     for (const box of document.querySelectorAll(".cell.live")) cells.push(new Cell(box, cells.filter((c) => !c.answer).length));
+    for (const [i, cell] of cells.entries()) if (cell.id.startsWith("answer-task")) cell.solution = cells[i + 1];
     buildFiles();
   });
 })();

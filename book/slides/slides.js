@@ -63,6 +63,17 @@
     });
     await deck.initialize();
 
+    // A slide shows the end of a result, and an error from its own end, which says the reason.
+    new MutationObserver((changes) => {
+      for (const output of new Set(changes.map(({ target }) => target.closest?.(".live-output")))) {
+        if (!output) continue;
+        if (output.querySelector(".traceback")) output.scrollTop = output.scrollHeight;
+        const shown = output.closest(".shown");
+        const below = output.getBoundingClientRect().bottom - shown.getBoundingClientRect().bottom;
+        if (below > 0) shown.scrollTop += below / deck.getScale();
+      }
+    }).observe(deck.getSlidesElement(), { childList: true, subtree: true });
+
     const line = new BroadcastChannel(`slides ${location.pathname}`);
     line.onmessage = ({ data }) => data !== deck.getIndices().h && deck.slide(data);
     deck.on("slidechanged", ({ indexh }) => line.postMessage(indexh));

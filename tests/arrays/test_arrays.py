@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as npst
 
 import attnbook
 from attnbook.arrays import array
+from attnbook.arrays.arguments import check_array, check_float
 
 Q, K, V = (3, 5), (7, 5), (7, 2)  # the shapes that fit together
 
@@ -382,3 +383,23 @@ def test_only_plain_and_dense_arrays_are_taken():
     for name, x in (("type", np.ndarray), ("matrix", np.matrix([[1.0]]))):
         with pytest.raises(TypeError, match=rf"^x must be an array of .*, got {name}$"):
             attnbook.softmax(x)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.ones((3, 5), [("a", "f4"), ("b", "i4")]),
+        np.zeros((3, 5), "V8"),
+        torch.ones(3, 5).to(torch.float8_e4m3fn),
+        torch.ones(3, 5).to(torch.float8_e5m2),
+    ],
+    ids=["record", "void", "e4m3", "e5m2"],
+)
+def test_what_no_library_computes_in_is_refused_by_its_name(x):
+    for read in (check_array, check_float):
+        with pytest.raises(TypeError, match=r"^key must have a dtype to compute in, got "):
+            read("key", x)
+    with pytest.raises(TypeError, match=r"^x must have a dtype to compute in, got "):
+        attnbook.softmax(x)
+    with pytest.raises(TypeError, match=r"^x must have a dtype to compute in, got "):
+        attnbook.move(x, "numpy")

@@ -154,10 +154,15 @@ def test_move_to_an_absent_torch_device_gives_its_reason():
 
 
 @pytest.mark.parametrize(
-    ("name", "extra"), [("torch", "torch"), ("cupy", "gpu-cuda13"), ("array_api_strict", "test")]
+    ("name", "package"),
+    [
+        ("torch", "torch"),
+        ("cupy", "'cupy-cuda13x[ctk]' (or 'cupy-cuda12x[ctk]', as the driver asks)"),
+        ("array_api_strict", "array-api-strict"),
+    ],
 )
-def test_move_to_an_absent_library_says_how_to_get_it(monkeypatch, name, extra):
-    remedy = f"; pip install 'attnbook[{extra}]'"
+def test_move_to_an_absent_library_says_how_to_get_it(monkeypatch, name, package):
+    remedy = f"; pip install {package}"
     real = importlib.import_module
 
     def broken(module, *rest):

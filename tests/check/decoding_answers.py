@@ -61,7 +61,10 @@ crossing token dropped: kept = sums(r) <= t
     kept = sums(r) < t
     kept = (sums(r) <= t) | (r == r[0])
 one token too many: kept = xp.concat([xp.asarray([True]), (before < t - 1e-7)[:-1]])
-    kept = before <= t + 1e-7
+sum above the threshold: kept = before <= t + 1e-7
+    kept = ~(before > t + 1e-7)
+equal ones kept: kept = r >= xp.min(r[before < t - 1e-7])
+    q = xp.where(p >= r[xp.count_nonzero(before < t - 1e-7) - 1], p, xp.zeros_like(p))
 threshold on each token: kept = r >= t
     kept = (r >= t) | (r == r[0])
 one minus the threshold: kept = before < 1 - t - 1e-7
@@ -141,6 +144,12 @@ def again_and_again(z, ids, c):
     return z
 
 
+def subtracted_for_each(z, ids, c):
+    xp = array_namespace(z)
+    numbers = [int(i) for i in ids]
+    return z - c * xp.asarray([float(numbers.count(i)) for i in range(z.shape[0])], dtype=z.dtype)
+
+
 PENALTY_WRONG = PENALTY.wrong("""
 set to 0: less = xp.where(z > 0, z / c, 0 * z)
     less = 0 * z
@@ -158,8 +167,12 @@ absolute value: less = xp.abs(z) / c
 one sign alone: less = xp.where(z > 0, z / c, z)
     less = xp.where(z > 0, z, z * c)
 every occurrence counts: again_and_again(z, ids, c)
-subtracted: less = z - c
+frequency penalty: out = subtracted_for_each(z, ids, c)
+presence penalty: less = z - c
+    less = z - (c - 1)
     less = z - math.log(c)
+subtracted: less = xp.where(z > 0, z / c, z - c)
+    less = xp.where(z > 0, z - c, z * c)
 others penalised: seen = ~occurred(ids, z)
 all tokens: less
 last token alone: seen = occurred(ids[-1:], z)

@@ -55,9 +55,9 @@ root forgotten: size = mean(square) + 1e-5
 root multiplied: x * size * g
 not divided: x * g
 no epsilon: size = root(mean(square))
-epsilon of another size: size = root(mean(square) + 1e-6)
-    size = root(mean(square) + 2.0**-23)
-    size = root(mean(square) + 1e-3)
+epsilon of another library: size = root(mean(square) + 1e-6)
+epsilon of another size: size = root(mean(square) + 2.0**-23)
+    size = root(mean(square) + 1e-4)
 epsilon outside the root: size = root(mean(square)) + 1e-5
     size = root(mean(square)) + 1e-6
 epsilon as a floor: size = root(clipped(mean(square), 1e-5))
@@ -228,8 +228,8 @@ def rotary_wrong(inter):
         "table of the other layout": lambda x: half_turned(x, inter, not inter),
         "members of a pair exchanged": wrong(row=lambda a, b, c, s: (a * s + b * c, a * c - b * s)),
         "positions from 1": wrong(lambda p, i, d: (p + 1) / 10000 ** (2 * i / d)),
-        "another base": wrong(lambda p, i, d: p / 500000 ** (2 * i / d)),
-        "another base 2": wrong(lambda p, i, d: p / 1000 ** (2 * i / d)),
+        "base of long contexts": wrong(lambda p, i, d: p / 500000 ** (2 * i / d)),
+        "another base": wrong(lambda p, i, d: p / 1000 ** (2 * i / d)),
         "exponent halved": wrong(lambda p, i, d: p / 10000 ** (i / d)),
         "exponent doubled": wrong(lambda p, i, d: p / 10000 ** (4 * i / d)),
         "frequencies to the very end": wrong(lambda p, i, d: p / 10000 ** (i / max(d / 2 - 1, 1))),
@@ -248,7 +248,7 @@ def rotary_wrong(inter):
         "part of the features rotated": wrong(
             lambda p, i, d: p / 10000 ** (2 * i / d) * (i < d // 2 // 2)
         ),
-        "part of the features rotated 2": partly_turned(inter),
+        "first features rotated": partly_turned(inter),
         "exponent not divided by d": wrong(lambda p, i, d: p / 1e4**i),
         "pairs that share a frequency": wrong(lambda p, i, d: p / 10000 ** (2 * (i // 2) / d)),
         "exponent without brackets": wrong(lambda p, i, d: p / 10000.0 ** (2 * i) / d),
@@ -286,7 +286,7 @@ WRONG = {
 }
 DOUBLES = {
     "rms_norm": RMS.wrong("""
-epsilon of another size; gain forgotten: x / root(mean(square) + 1e-3)
+epsilon of another size; gain forgotten: x / root(mean(square) + 1e-2)
 over the sequence; gain forgotten: x / root(mean(square, -2) + 1e-5)
 """),
     "gated_feed_forward": GATE.wrong("""

@@ -290,8 +290,11 @@ masks inverted | see=lambda mask: ~mask
 mask ignored | None, lambda mine, memory: memory
 memory_mask ignored | mine, lambda mine, memory: None
 masks swapped | memory, lambda mine, memory: mine
+    mine if memory is None or mine is None else memory, lambda mine, memory: (
+        memory if memory is None or mine is None else mine)
 mask used for the memory too | mine, _and
     mine, lambda mine, memory: mine
+    mine, lambda mine, memory: memory if mine is None or memory is None else mine & memory
 memory_mask used for the target too | _and(mine, memory), lambda mine, memory: memory
 """,
     )
@@ -378,6 +381,17 @@ def greedy(
     return answer
 
 
+def begins_with_a_test(model, start, stop, max_length):
+    ids = [start]
+    while ids[-1] != stop and len(ids) <= max_length:
+        ids.append(int(model(ids)[-1].argmax()))
+    return ids
+
+
+def to_the_first(ids, stop):
+    return ids[: ids.index(stop) + 1] if stop in ids else ids
+
+
 def without_start(ids, stop):
     return ids[1:]
 
@@ -457,6 +471,9 @@ read backwards | model(ids[::-1])[-1].argmax()
 read backwards 2 | _prepend
 stop ignored | greedy(until=False)
     greedy(until=False, show=without_start)
+start taken for the end | begins_with_a_test
+    lambda model, start, stop, n: [start] if start == stop else greedy()(model, start, stop, n)
+    lambda model, start, stop, n: to_the_first(greedy(until=False)(model, start, stop, n), stop)
 stop noticed late | greedy(late=True)
 one token too few | greedy(limit=-1)
     greedy(limit=-1, show=without_both)
@@ -561,6 +578,9 @@ GREEDY_DECODE_CACHED = {
     "whole prefix fed again": _prefix_again,
     "smallest logit": cached(pick=np.argmin),
     "stop ignored": _cached_limit(until=False),
+    "start taken for the end": lambda step, start, stop, n: to_the_first(
+        _cached_limit(until=False)(step, start, stop, n), stop
+    ),
     "stop noticed late": _cached_late,
     "one token too few": _cached_limit(-1),
     "one token too many": _cached_limit(1),
@@ -586,7 +606,7 @@ def torch_cached(step, start, stop, max_length):
 
 DOUBLES = {
     "layer_norm": transformer.NORM.wrong("""
-epsilon of another size; bias forgotten: c / root(var + 1e-3) * g
+epsilon of another library; bias forgotten: c / root(var + 1e-3) * g
 over the sequence; gain forgotten: normed(axis=-2)(x, 1, b)
 """),
     "feed_forward": transformer.FEED.wrong("""

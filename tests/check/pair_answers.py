@@ -173,6 +173,15 @@ def merge_round_the_end(ids, pair, new):
     return out
 
 
+def merge_in_a_circle(ids, pair, new):
+    out, i = [], 0
+    while i < len(ids):
+        two = (ids[i], ids[i + 1 - len(ids)])
+        out.append(new if two == pair else ids[i])
+        i += 1 + (two == pair)
+    return out[1:] if i == len(ids) + 1 and len(out) > 1 else out
+
+
 def merge_then_break(ids, pair, new):
     out = []
     for i, x in enumerate(ids):
@@ -200,6 +209,7 @@ MERGE_WRONG = {
     "others left out": lambda i, p, n: [n for here in pairwise(i) if here == p],
     "others left out 2": merge_then_break,
     "round the end": merge_round_the_end,
+    "round the end 2": merge_in_a_circle,
     "old token for the new one": lambda i, p, n: walk(i, p, [p[0]]),
     "overlaps merged twice": merge_marked,
     "overlaps merged twice 2": merge_overlaps_kept,

@@ -391,6 +391,38 @@ class NoWayBack(RobinHood):
         return None if key in self.deleted else super().get(key)
 
 
+class Plain(Linear):
+    """Linear probing that begins with four slots and does not tell how many there are."""
+
+    n_slots = None
+
+    def __init__(self):
+        super().__init__(4)
+
+
+class StopsAtMarks(Linear):
+    """Linear probing whose get ends at a slot that a delete has freed."""
+
+    def get(self, key):
+        slot = self.home(key)
+        while self.slots[slot]:
+            if self.slots[slot][0] == key:
+                return self.slots[slot][1]
+            slot = self.next(slot)
+        return None
+
+
+class Lasting(OfDict):
+    """A dict that forgets the oldest key when there is more than a number of them."""
+
+    most = 1
+
+    def insert(self, key, value):
+        self[key] = value
+        if len(self) > self.most:
+            del self[next(iter(self))]
+
+
 class ComesBack(Linear):
     """Mark deleted keys, and forget the marks when the table grows."""
 
@@ -587,8 +619,8 @@ WRONG = {
     "collision overwrites": made(
         put=lambda self, entry: self.slots.__setitem__(self.home(entry[0]), entry)
     ),
-    "swapped entry lost": made(put=drop_what_is_pushed_out),
-    "swapped entry lost 2": made(put=start_anew_after_a_swap),
+    "earlier key lost": made(put=drop_what_is_pushed_out),
+    "earlier key lost 2": made(put=start_anew_after_a_swap),
     "search gives up": made(
         ends=lambda self, slot, away: away > 0 or RobinHood.ends(self, slot, away)
     ),
@@ -623,6 +655,16 @@ WRONG = {
     ),
     "keys lost at growth 3": made(insert=forget_the_new_one),
     "keys lost at growth 4": made(grow=grow_with_other_values),
+    "keys lost at growth 5": made(
+        Plain, grow=lambda self: setattr(self, "slots", self.slots + [None] * len(self.slots))
+    ),
+    "keys lost at growth 6": made(
+        Plain, grow=lambda self: setattr(self, "slots", [None] * len(self.slots) + self.slots)
+    ),
+    "keys lost among many": made(Lasting, most=6),
+    "keys lost among many 2": made(Lasting, most=9),
+    "one key alone": Lasting,
+    "no way back 2": StopsAtMarks,
     "tombstones never freed": made(Linear, is_full=RobinHood.is_full),
     "tombstones never freed 2": made(Linear, grow=lambda self: Linear.grow(self, 2)),
     "overwriting counted": CountsOverwrites,

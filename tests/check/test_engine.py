@@ -31,7 +31,7 @@ from report_table import assert_report, report_rows
 
 import attnbook
 from attnbook import check
-from attnbook.check import diagnosis, engine, findings, sandbox
+from attnbook.check import diagnosis, engine, findings, normalization, sandbox
 from attnbook.check.report import FailingCase
 from attnbook.check.steps import Case, Check, Mistake, Stage, close, draw, tolerances
 
@@ -104,6 +104,28 @@ def only_square(query, key, value):
     if query.shape != value.shape or query.shape != key.shape:
         raise ValueError("shapes differ\nsecond line")
     return right(query, key, value)
+
+
+def keys_for_queries(query, key, value):
+    return right(query, key, value) + np.zeros((len(key), value.shape[-1]))
+
+
+def with_a_table_of_8(x):
+    return attnbook.positions.rotary(x) + np.zeros((8, x.shape[-1]))[: x.shape[-2]]
+
+
+def angles_by_width():
+    """Return a rotation whose table of angles is that of the first length."""
+    known = {}
+
+    def rotates(x):
+        n, d = x.shape[-2:]
+        angles = np.arange(n)[:, None] * 10000.0 ** (-np.arange(0, d, 2) / d)
+        angles = known.setdefault(d, angles)[:n]
+        a, b, c, s = x[..., : d // 2], x[..., d // 2 :], np.cos(angles), np.sin(angles)
+        return np.concatenate([a * c - b * s, a * s + b * c], axis=-1)
+
+    return rotates
 
 
 def leaves(error):
@@ -307,8 +329,15 @@ softmax(without_file("raise ValueError('give it as X.')"))
     raises: Your function raises ValueError: give it as X, at line 2 of f. It was
 attention(only_square)
     raises: Your function raises ValueError: shapes differ, at line…of only_square: `raise
-    ValueError("shapes differ\\nsecond line")`. It runs where all sizes are equal, so somewhere one
-    axis is taken for another. It was given query (2, 3), key (5, 3), value (5, 7) of float64
+    ValueError("shapes differ\\nsecond line")`. It was given query (2, 3), key (5, 3), value
+    (5, 7) of float64
+attention(keys_for_queries)
+    raises: of keys_for_queries:…It runs where all sizes are equal, so somewhere one axis is taken
+    for another. It was given query (
+rotary(with_a_table_of_8)
+    raises: return attnbook.positions…`. It was given x (97, 10) of float64, as NumPy arrays.
+rotary(angles_by_width())
+    table of other sizes: finds it again by a part of the sizes
 softmax(leaves(SystemExit(3)))
     raises: SystemExit…of leaves: `raise error`. A function hands back its result with return;
     exit ends the whole program.
@@ -336,7 +365,7 @@ attention(of_the_first_shape())
 softmax(drifts)
     not deterministic: Your function gives two results for one input. Look for random numbers, a
     dropout that is still on, or a variable outside the function that it changes. With x (3, 3) of
-    float64: weights[0, 0] is 1.
+    float64: weights[0, 0] is
 softmax(prints)
     right: it prints; the check holds the text back.
 softmax(prints_and_fails)
@@ -401,6 +430,41 @@ def for_tensors(x):
     raise ValueError("later")
 
 
+def too_large_a_mask(query, key, value):
+    import torch
+
+    scores = query.unsqueeze(0) @ key.unsqueeze(0).transpose(1, 2)
+    return ((scores + torch.zeros(7, 7)).softmax(-1) @ value.unsqueeze(0))[0]
+
+
+def of_size(query, key, value):
+    scores = query @ key.transpose(0, 1) / query.size(-1) ** 0.5
+    return (scores + query.new_zeros(7, 7)).softmax(-1) @ value
+
+
+def of_batches_of_heads(query, key, value):
+    batch, n, d = query.size()
+    return query.view(batch, n, 2, d).softmax(-1) @ value
+
+
+def in_float32(x):
+    import torch
+
+    return torch.softmax(x @ torch.eye(x.shape[-1]), -1)
+
+
+def by_batched_products(query, key, value):
+    import torch
+
+    weights = torch.softmax(torch.bmm(query, key.transpose(1, 2)) / query.shape[-1] ** 0.5, -1)
+    return torch.bmm(weights, value)
+
+
+def of_four_axes(query, key, value):
+    _, _, _, d = query.size()
+    return (query @ key.transpose(2, 3) / d**0.5).softmax(-1) @ value
+
+
 def in_bfloat16(x):
     import torch
 
@@ -435,10 +499,25 @@ single_head(module(lambda self, q, k, v, weights: attnbook.single_head_attention
     right: agrees
 softmax(lambda x: sm(x) if isinstance(x, np.ndarray) else sm(-x))
     right: right on NumPy; on PyTorch its result differs.
+attention(too_large_a_mask)
+    raises: raises RuntimeError: The size of tensor a (3) must match the size of tensor b (7)…. On
+    NumPy arrays it raises AttributeError: 'numpy.ndarray' object has no attribute 'unsqueeze'.
+attention(of_size)
+    raises: RuntimeError: The size of tensor a…On NumPy arrays it raises TypeError: 'int' object is
+softmax(lambda x: __import__("torch").softmax(x))
+    raises: raises TypeError: softmax() missing 1…On NumPy arrays it raises TypeError: softmax():
+attention(of_batches_of_heads)
+    raises: RuntimeError: shape '[1, 3, 2, 3]' is invalid…each with a leading axis of length 1
+softmax(in_float32)
+    raises: Convert that to the dtype of the input, for example by `.to(x.dtype)` in PyTorch.
+attention(by_batched_products)
+    right: on one sequence without a batch axis it raises
+attention(of_four_axes)
+    right: on one sequence without a batch axis it raises
 softmax(lambda x: sm(-x) if isinstance(x, np.ndarray) else sm(x))
     right: right on PyTorch; on NumPy its result differs.
 softmax(lambda x: __import__("torch").softmax(x, dim=1))
-    right: on a batch (leading axes) its result is wrong. …axis
+    axis 1 of a batch: Write −1, which is the last axis of any array.
 attention(lambda q, k, v: __import__("torch").softmax(q @ k.T / q.shape[-1] ** 0.5, dim=-1) @ v)
     right: on a batch (leading axes)
 """
@@ -454,14 +533,29 @@ def test_no_mistake_is_looked_for_in_a_library_once_another_is_right(monkeypatch
     need_torch()
     monkeypatch.delattr(findings, "explain")
     report = check.softmax(lambda x: sm(x) if isinstance(x, np.ndarray) else sm(-x))
-    assert report.library_remarks == ("right on NumPy; on PyTorch its result differs.",)
+    assert report
+    assert report.message == "agrees with the reference on NumPy arrays, but not on PyTorch's"
+    assert "right on NumPy; on PyTorch its result differs. With x " in " ".join(report.remarks)
+
+
+def by_var(x, gain, bias):
+    """Divide by n in NumPy and by n − 1 in PyTorch."""
+    return (x - x.mean(-1)[..., None]) / (x.var(-1)[..., None] + 1e-5) ** 0.5 * gain + bias
+
+
+def test_what_differs_in_pytorch_is_shown_and_what_raises_there_is_not():
+    need_torch()
+    shown = " ".join(repr(check.layer_norm(by_var)).split())
+    assert shown.startswith("✓ layer_norm: agrees with the reference on NumPy arrays, but not on")
+    assert "divides by n in NumPy and by n − 1 in" in shown
+    assert "PyTorch" not in repr(check.softmax(answers.loop_softmax))
 
 
 def test_a_wrong_result_in_numpy_is_part_of_what_is_shown():
     need_torch()
     report = check.softmax(lambda x: sm(-x) if isinstance(x, np.ndarray) else sm(x))
     for shown in (repr(report), report._repr_html_()):
-        assert "Note: right on PyTorch; on NumPy its result differs." in shown
+        assert "Note: right on PyTorch; on NumPy its result differs." in " ".join(shown.split())
 
 
 def test_an_array_of_another_library_is_named():
@@ -511,14 +605,15 @@ def test_a_function_that_waits_is_ended_by_the_clock_on_the_wall(naps, monkeypat
 def test_a_function_that_stands_in_line_for_a_processor_does_not_wait(others, monkeypatch):
     monkeypatch.setattr(sandbox, "IDLE_SECONDS", 0.2)
     in_line = itertools.count(step=others)
-    monkeypatch.setattr(sandbox, "seconds_in_line", lambda: next(in_line))
+    monkeypatch.setattr(sandbox, "seconds_in_line", lambda: {"1": next(in_line)})
     done = sandbox.call(lambda: time.sleep(1) or "done", (), {}, sandbox.Budget(10))
     assert done.value == ("done" if others else None)
     assert done.stopped.partition(":")[0] == ("" if others else "waits")
 
 
 def test_where_the_system_tells_of_no_processes_nobody_stands_in_line():
-    assert sandbox.seconds_in_line("no process") == 0 <= sandbox.seconds_in_line()
+    assert sandbox.seconds_in_line("no process") == {}
+    assert all(seconds >= 0 for seconds in sandbox.seconds_in_line().values())
 
 
 @pytest.mark.parametrize("clock", [True, False])
@@ -841,13 +936,13 @@ softmax(lambda x: -sm(x))
 attention(lambda q, k, v: right(q, k, v) - 0.5)
     number added: Your result is the right one plus -0.5.
 attention(lambda q, k, v: right(q, k, v).mT)
-    result rearranged: Your result is the right one with its last two axes exchanged.
+    result transposed: Your result is the right one with its last two axes exchanged.
 attention(lambda q, k, v: right(q, k, v)[..., ::-1, :] if isinstance(q, np.ndarray) else q)
-    result rearranged: Your result is the right one in reverse order along axis −2.
+    result reversed: Your result is the right one in reverse order along axis −2.
 attention_weights(lambda q, k: np.roll(answers.right_weights(q, k), 1, -1))
-    result rearranged: Your result is the right one, moved on by one place along axis −1.
+    result moved by one place: Your result is the right one, moved on by one place along axis −1.
 split_heads(lambda x, h: 0 * answers.right_split(x, h) + answers.right_split(x, h)[..., :1, :])
-    result rearranged: the same everywhere along axis −2, which is right for the first place.
+    one place for all: the same everywhere along axis −2, which is right for the first place.
 layer_norm(lambda x, g, b: attnbook.layer_norm(x, g, b) + x)
     x in the result: Your result is the right one plus `x`.
 softmax(lambda x: x - sm(x))
@@ -858,7 +953,7 @@ attention_vjp(lambda *given: tuple(x + 1 for x in answers.gradients(*given)))
     number added: Your grad_query and your grad_key and your grad_value are each the right one plus
     1.
 causal_mask(lambda n_q, n_k: answers.right_causal(n_q, n_k) & (np.arange(n_k) > 0))
-    result rearranged: Your result is right but for the first place along axis −1, which holds 0.
+    one place 0: Your result is right but for the first place along axis −1, which holds 0.
 teacher_forcing(lambda t: (t[..., :-1] + 1, t[..., 1:]))
     number added: Your decoder_input is the right one plus 1.
 rotary(lambda x: -attnbook.positions.rotary(x, interleaved=True))
@@ -913,6 +1008,42 @@ def test_a_long_line_is_cut():
 def test_pairs_are_bounded_by_a_count(monkeypatch):
     monkeypatch.setattr(diagnosis, "MOST_PAIRS", 0)
     assert engine.run(toy(), lambda x: x + 2, 9).mistakes == ()
+
+
+def test_the_search_for_pairs_ends_after_seconds_of_computing_and_says_so(monkeypatch):
+    said = "The search for two mistakes at once ended after 0 seconds of computing."
+    assert engine.run(toy(), lambda x: x + 2, 9).mistakes == ("not doubled", "two added")
+    monkeypatch.setattr(diagnosis, "PATIENCE", 0.0)
+    assert engine.run(toy(), lambda x: x + 1, 9).mistake == "not doubled"
+    for report in (engine.run(toy(), lambda x: x + 2, 9), engine.either({"a": toy()}, abs, 9)):
+        assert report.mistakes == ()
+        assert said in report.message
+
+
+def test_searches_within_one_report_share_their_seconds(monkeypatch):
+    clock = itertools.count()
+    monkeypatch.setattr(diagnosis, "computed", lambda: float(next(clock)))
+    with diagnosis.patience():
+        while diagnosis.is_patient():
+            pass
+        with diagnosis.patience():
+            assert not diagnosis.is_patient()
+    with diagnosis.patience():
+        assert diagnosis.is_patient()
+
+
+@pytest.mark.parametrize(("dtype", "digits"), [("float16", "three"), ("float32", None)])
+def test_numbers_that_were_rounded_to_16_bits_are_told(dtype, digits, monkeypatch):
+    monkeypatch.setattr(engine, "present", lambda: ["numpy"])
+    report = engine.run(TIMES_5, lambda x: (5 * x).astype(dtype).astype(x.dtype), 9)
+    assert report.mistake == (digits and f"equal to {digits} digits")
+
+
+def test_a_sum_of_weights_is_shown_with_the_digits_that_tell_it_from_one():
+    case = Case({"x": np.ones((1, 2))})
+    sentence = normalization.rows_sum_to_one(case, (np.array([[0.5, 0.50003]]),), None)
+    assert "here a sum is 1.00003" in sentence
+    assert normalization.rows_sum_to_one(case, (np.array([[0.5, 0.5]]),), None) is None
 
 
 def test_a_way_must_name_steps():

@@ -67,9 +67,11 @@ epsilon as a floor: std = root(clipped(var, 1e-5))
     std = clipped(root(var), 1e-5)
 mean subtracted last: (x / std - mean(x)) * g + b
 no epsilon: std = root(var)
-epsilon of another size: std = root(var + 1e-6)
+epsilon of another library: std = root(var + 1e-6)
     std = root(var + 1e-12)
     std = root(var + 1e-3)
+epsilon of another size: std = root(var + 1e-4)
+    std = root(var + 1e-2)
 variance without the root: std = var + 1e-5
 root multiplied: c * std * g + b
 mean not subtracted: x / root(mean(x * x) + 1e-5) * g + b

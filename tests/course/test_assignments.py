@@ -12,6 +12,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -35,12 +36,14 @@ from attnbook.course import (
     command,
     exercises,
     hidden,
+    installing,
     judge,
     notebooks,
 )
 
 ROOT = pathlib.Path(__file__).parents[2]
 SECRET = "a secret of tests"
+WHEEL = "attnbook-1-py3-none-any.whl"
 
 
 @functools.cache
@@ -66,7 +69,7 @@ def leaked(text, exercise):
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("course")
     assignments.write(EXERCISES, folder / "release", folder / "solutions")
-    notebooks.write(EXERCISES, SECRET, folder / "nbgrader")
+    notebooks.write(EXERCISES, SECRET, folder / "nbgrader", f"./{WHEEL}")
     return folder
 
 
@@ -127,6 +130,15 @@ def test_hidden_cells_pass_with_the_solution_alone(exercise):
     wrong = {name: lambda *given: given[0] for name in exercise.names}
     with pytest.raises((AssertionError, TypeError)):
         exec(cell, {**space, **wrong})
+
+
+@of_a_program
+def test_a_hidden_cell_tells_no_seed_of_other_grading(exercise):
+    """nbgrader's pages for students show the cell; `grade` draws other cases."""
+    cell = notebooks.hidden_test(exercise, SECRET)
+    seed = hidden.seed_of(SECRET, exercise.label)
+    drawn = {str(seed), *(str(hidden.seed_of(str(seed), str(n))) for n in range(100))}
+    assert drawn & set(re.findall(r"\d+", cell)) <= {str(n) for n in range(1000)}
 
 
 NAN_IS_RIGHT = dataclasses.replace(
@@ -198,7 +210,7 @@ def test_nbgrader_makes_the_release_and_grades_it(made, tmp_path):
     pytest.importorskip("nbgrader")
     home = tmp_path / "course"
     asked = [*EXERCISES[1:3], NEAR]  # their checks are their own, so the kernel is ready soon
-    notebooks.write(asked, SECRET, home)
+    notebooks.write(asked, SECRET, home, f"./{WHEEL}")
 
     def nbgrader(*words):
         path = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -215,7 +227,7 @@ def test_nbgrader_makes_the_release_and_grades_it(made, tmp_path):
     assert notebooks.release(["sample"], home) == []
     release = (home / "release/sample/sample.ipynb").read_text("utf8")
     source = (home / "source/sample/sample.ipynb").read_text("utf8")
-    seed = str(hidden.seed_of(str(hidden.seed_of(SECRET, "squares")), "3"))
+    seed = str(hidden.seed_of(str(hidden.seed_of(SECRET, "nbgrader", "squares")), "3"))
     assert seed in source
     assert seed not in release
     code = "\n".join("".join(cell["source"]) for cell in json.loads(release)["cells"])
@@ -246,6 +258,8 @@ def words(tmp_path, monkeypatch):
     chapter = {"chapter": written.pop("chapter"), "exercises": [written]}
     (tmp_path / "in").mkdir()
     (tmp_path / "in/sample.json").write_text(json.dumps(chapter))
+    (tmp_path / "in/requirements.txt").write_text(f"./{WHEEL}\n")
+    (tmp_path / "in" / WHEEL).write_text("a wheel")
     return ["--exercises", str(tmp_path / "in"), "--secret", str(tmp_path / "secret")]
 
 
@@ -267,6 +281,11 @@ def test_the_command_makes_a_course_and_keeps_its_secret(words, tmp_path, capsys
     assert "sample: 1 exercises, 0 of them read by a person" in told
     assert "The notebooks are no release yet" in told
     assert f"Students get {tmp_path / 'out/release'}, " in told
+    for release in ("release/sample", "nbgrader/source/sample"):
+        assert (tmp_path / "out" / release / WHEEL).read_text() == "a wheel"
+        assert (tmp_path / "out" / release / "requirements.txt").read_text() == f"./{WHEEL}\n"
+    readme = (tmp_path / "out/release/sample/README.md").read_text("utf8")
+    assert "\n    pip install -r requirements.txt pytest\n" in readme
     secret = (tmp_path / "secret").read_text()
     assert (tmp_path / "secret").stat().st_mode & 0o077 == 0
     (tmp_path / "students/ada").mkdir(parents=True)
@@ -329,6 +348,8 @@ def test_what_a_teacher_forgets_is_a_line_and_nothing_is_written(words, tmp_path
 def test_without_the_site_it_says_what_to_do(tmp_path):
     with pytest.raises(FileNotFoundError, match="run make book first"):
         exercises.read(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"requirements\.txt: run make book first"):
+        installing.read(tmp_path)
 
 
 @pytest.mark.site
@@ -357,6 +378,42 @@ def test_no_release_of_a_chapter_holds_a_solution():
             for other in asked:
                 found = leaked("\n".join(texts), other) - lines_of(exercise.given)
                 assert found == set(), (chapter, exercise.label, other.label)
+
+
+WITHOUT = """\
+import sys, pathlib, pytest
+
+
+class Absent:
+    def find_spec(name, *rest):
+        if name.partition(".")[0] in ("torch", "triton", "numba", "matplotlib"):
+            raise ModuleNotFoundError(name)
+
+
+sys.meta_path.insert(0, Absent)
+for path in sorted(pathlib.Path().glob("*.py")):
+    try:
+        exec(path.read_text("utf8"), {})
+    except pytest.skip.Exception:
+        print(path.stem)
+"""
+
+
+@pytest.mark.site
+def test_without_pytorch_only_the_tests_that_need_it_are_skipped(tmp_path, monkeypatch):
+    """Every other test, and what is given beside it, is imported where NumPy alone is."""
+    unsolved = types.SimpleNamespace(found=[])  # what is asserted does not matter here
+    monkeypatch.setattr(assignments, "solved", lambda exercise, seed: unsolved)
+    monkeypatch.setattr(assignments, "assertions", lambda exercise, right: ["pass"])
+    for exercise in (e for asked in exercises.read(WRITTEN).values() for e in asked):
+        if exercise.is_checked:
+            code = f"{assignments.visible_test(exercise)}\n{exercise.given}"
+            (tmp_path / f"{exercise.module}.py").write_text(code, "utf8")
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["fast_grouped", "fast_skip", "torch_weights"]
 
 
 @pytest.mark.site

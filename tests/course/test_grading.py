@@ -10,10 +10,10 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
-import time
 import types
 from fractions import Fraction
 
@@ -40,6 +40,7 @@ from samples import (
 
 import attnbook
 from attnbook.__main__ import main
+from attnbook.check import sandbox
 from attnbook.course import (
     assignments,
     blanks,
@@ -98,6 +99,24 @@ def test_a_parent_that_is_gone_is_started_anew(start, marked):
     start.parent.process.kill()
     start.parent.process.wait()
     assert marked(PENCIL, PENCIL.answer).share == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone forks for each answer")
+def test_a_parent_that_does_not_answer_is_started_anew(start, marked, monkeypatch):
+    assert marked(PENCIL, PENCIL.answer).share == 1
+    stopped, within = start.parent, parents_module._within
+    monkeypatch.setattr(
+        parents_module, "_within", lambda s: within(0.2 if start.parent is stopped else s)
+    )
+    with Session(PENCIL, PENCIL.answer, QUICK, start) as session:
+        assert session.answers()["half"] == 0.5
+        os.kill(stopped.process.pid, signal.SIGSTOP)  # also where the answer is at its end
+    assert stopped.process.returncode is not None
+    assert marked(PENCIL, PENCIL.answer).share == 1
+    stopped = start.parent
+    os.kill(stopped.process.pid, signal.SIGSTOP)
+    assert marked(PENCIL, PENCIL.answer).share == 1
+    assert start.parent is not stopped
 
 
 def test_what_cannot_be_made_ready_is_said(marked):
@@ -381,6 +400,153 @@ def test_an_answer_without_which_the_check_cannot_go_on_is_named(left, marked):
     assert (mark.share, mark.mistakes) == (0, ("raises",))
     wanted = "does not fit: can't multiply" if "3.0" in left else "has no value. The check cannot"
     assert mark.message.startswith(f"`three` {wanted}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "call", "lost"),
+    [
+        ("query, key, mask=None", "query, key, mask", ""),
+        ("query, key, *, mask=None", "query, key, mask", ""),
+        ("q, k, mask=None", "q, k, mask", ""),
+        ("q, k, **options", "q, k, **options", ""),
+        ("query, key, mask=None, out=1", "query, key, mask", ""),
+        ("query, key", "query, key", "`my_weights` must take `mask`, as the stub does"),
+        ("q, k", "q, k", "`my_weights` must take `mask`, as the stub does"),
+        ("query, key, m=None", "query, key, m", "Note: `mask` was not checked"),
+    ],
+)
+def test_an_argument_of_the_stub_that_is_missing_costs_points(arguments, call, lost, marked):
+    source = WEIGHTS.answer.replace("my_weights", "right")
+    mark = marked(WEIGHTS, f"{source}\ndef my_weights({arguments}):\n    return right({call})")
+    assert (mark.share, mark.mistakes) == ((0.5, ("missing argument",)) if lost else (1, ())), mark
+    assert lost in mark.message
+    assert lost or mark.message == "Right."
+
+
+def test_an_argument_that_no_check_passes_is_missed_too(marked):
+    for stub, answer in (
+        ("def squares(x, out=3):\n    ...", "def squares(x):\n    return x * x"),
+        (
+            "class squares:\n    def __init__(self, x, out=3):\n        ...",
+            "class squares(np.ndarray):\n    def __new__(cls, x):\n        return x * x",
+        ),
+    ):
+        exercise = dataclasses.replace(SQUARES, stub=stub)
+        mark = marked(exercise, answer)
+        assert (mark.share, mark.mistakes) == (0.5, ("missing argument",)), mark
+        assert mark.message.startswith("`squares` must take `out`, as the stub does, and has at")
+        assert marked(exercise, answer.replace("x)", "x, out=3)")).share == 1
+
+
+LONG = {
+    "statements": "1;" * 2**21,
+    "brackets": "[" * 2**22,
+    "a sum": "1+" * 2**21 + "1",
+    "names": "a." * 2**21 + "a",
+    "a number": "x = " + "9" * 2**22,
+    "a text": "x = '" + "a" * 2**22 + "'",
+    "lines": "\n" * 2**22,
+}
+
+
+@pytest.mark.parametrize("source", LONG.values(), ids=LONG)
+def test_an_answer_that_is_too_long_is_not_parsed(source, marked):
+    resource = pytest.importorskip("resource")
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    assert not judge.is_untouched(WEIGHTS, source)
+    mark = marked(WEIGHTS, source)
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    assert (mark.share, mark.mistakes) == (0, ("too long",))
+    assert f"has {len(source):,} letters, and at most {judge.LONGEST:,} are read" in mark.message
+    assert after.ru_utime - before.ru_utime < 5  # 80 for the first where it is parsed
+    assert after.ru_maxrss - before.ru_maxrss < 200 * 1024  # 3 GB there
+
+
+def test_what_is_not_too_long_takes_little_to_parse(marked):
+    resource = pytest.importorskip("resource")
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    for long in LONG.values():
+        assert marked(WEIGHTS, f"{long[: judge.LONGEST - 4]}\n1").share == 0
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    assert after.ru_maxrss - before.ru_maxrss < 200 * 1024
+
+
+def test_an_answer_that_cannot_be_marked_stops_no_other(monkeypatch):
+    def marks(exercise, answer, *given):
+        if answer == "b":
+            raise MemoryError("too much")
+        return judge.Mark(exercise.label, 1.0, (), "Right.")
+
+    monkeypatch.setattr(grading, "mark", marks)
+    monkeypatch.setattr(grading, "_parents", [None])
+    first, bad, last = grading._mark(SQUARES, ["a", "b", "c"], "s", QUICK)
+    assert (first.share, bad.share, last.share) == (1, 0, 1)
+    assert bad.mistakes == ("not marked",)
+    assert "could not mark this answer: MemoryError: too much." in bad.message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "'a'.encode('cp1252')",
+        "'a'.encode('utf-16')",
+        "b'a'.decode('latin-1')",
+        "__import__('os.path', globals(), locals(), fromlist=('join',), level=0).join",
+        "__import__(name='json', fromlist=['loads']).loads",
+    ],
+)
+def test_python_imports_as_it_does_elsewhere(line, marked):
+    mark = marked(SQUARES, f"def squares(x):\n    {line}\n    return x * x")
+    assert mark.share == 1, mark
+
+
+def test_an_assertion_of_a_check_says_what_is_wrong(marked):
+    check = SQUARES.check.replace(
+        "    return", "    assert len(y) == 3, 'Three, please.'\n    return"
+    )
+    exercise = dataclasses.replace(SQUARES, check=check)
+    assert marked(exercise, SQUARES.answer).share == 1
+    mark = marked(exercise, "def squares(x):\n    return x[:2]")
+    assert (mark.share, mark.mistakes, mark.message) == (0, ("wrong",), "Three, please.")
+    mark = marked(exercise, "def squares(x):\n    assert False, 'mine'")
+    assert mark.mistakes == ("raises",)
+    assert "AssertionError: mine, at line 2" in mark.message
+
+
+RAISES = {
+    "NameError: name 'y' is not defined": "return y",
+    "ValueError: no": "raise ValueError('no')",
+    "PermissionError: [Errno 1] Operation not permitted": "import time; time.sleep(1)",
+    "KeyError: 'a\\nb'": "return {}['a\\nb']",
+    "RuntimeError: first": "raise RuntimeError('first\\nsecond')",
+    "ZeroDivisionError: division by zero": "return 1 / 0",
+    "StopIteration: 3": "raise StopIteration(3)",
+    "LookupError: 1": "error = LookupError(1); error.add_note('mine'); raise error",
+    "Mine: own": "raise type('Mine', (Exception,), {})('own')",
+    "SystemExit: 4": "raise SystemExit(4)",
+}
+
+
+@pytest.mark.parametrize("words", RAISES)
+@pytest.mark.parametrize("exercise", [WEIGHTS, SQUARES, SHARES], ids=lambda e: e.label)
+def test_type_text_and_line_of_an_error_are_shown(words, exercise, marked, locked):
+    """Whether a check of the package, one of a chapter or an assertion calls the function."""
+    if "Permission" in words and not locked:
+        pytest.skip("this system has no seccomp for a process")
+    (name,) = exercise.names
+    raises = RAISES[words]
+    mark = marked(exercise, f"def {name}(*given, **options):\n    {raises}")
+    assert mark.share == 0
+    line = raises if len(raises) < 80 else raises[:79]
+    assert f"{words}, at line 2 of {name}: `{line}" in mark.message, mark.message
+    assert judge.THEIRS not in mark.message
+    assert f".{words}" not in mark.message
+
+
+def test_an_error_that_notes_were_added_to_is_told_by_its_own_words():
+    error = ValueError("why")
+    error.add_note("a note")
+    assert sandbox.error_text(error) == "ValueError: why"
 
 
 def test_nobody_is_told_of_the_judges_own_classes(marked):
@@ -1042,37 +1208,58 @@ def test_names_do_no_harm_in_a_page():
         assert not {"<i>", "<b>", "<script>"} & set(text.replace(">", "> ").split(" "))
 
 
-def test_a_worker_waits_by_many_looks_and_not_because_the_machine_stood_still(monkeypatch):
-    now = 0.0
-    monkeypatch.setattr(session, "time", types.SimpleNamespace(monotonic=lambda: now))
-    clock = session.Clock(process=0)
-    clock.used = 5.0
-    monkeypatch.setattr(clock, "_used", lambda: 5.0)
-    now += 3600  # nobody ran for an hour
-    assert not clock.is_idle()
-    looks = []
-    while not looks or not looks[-1]:
-        now += 0.25
-        looks.append(clock.is_idle())
-    assert len(looks) == (session.IDLE_SECONDS - session.LONGEST_LOOK) / 0.25
+@pytest.fixture
+def looked(monkeypatch):
+    """Return a clock, which looks every quarter of a second at what a worker does until then."""
+    told = types.SimpleNamespace(now=0.0, used=5.0, in_line={})
+    module = types.SimpleNamespace(monotonic=lambda: told.now)
+    monkeypatch.setattr(parents_module, "time", module)
+    monkeypatch.setattr(session.Clock, "_used", lambda clock: told.used)
+    monkeypatch.setattr(session, "seconds_in_line", lambda process: dict(told.in_line))
+    told.clock = session.Clock(process=0)
 
-    monkeypatch.setattr(clock, "_used", lambda: 6.0)  # it has computed since
-    assert not clock.is_idle()
-    now += 0.25
-    assert not clock.is_idle()
+    def look(does=lambda now: None):
+        """Look until it is idle, and return the seconds."""
+        first = told.now
+        while True:
+            told.now += 0.25
+            does(told.now)
+            if told.clock.is_idle():
+                return told.now - first
+
+    told.look = look
+    return told
 
 
-def test_a_worker_that_stands_in_line_for_a_processor_does_not_wait(monkeypatch):
-    now = in_line = 0.0
-    monkeypatch.setattr(session, "time", types.SimpleNamespace(monotonic=lambda: now))
-    monkeypatch.setattr(session, "seconds_in_line", lambda process: in_line)
-    clock = session.Clock(process=0)
-    seconds = []
-    while not seconds or not clock.is_idle():
-        now += 0.25
-        in_line = min(now, 35.0)  # then it sleeps
-        seconds.append(now)
-    assert seconds[-1] == 3 * session.IDLE_SECONDS  # in line through the first, most of the next
+def test_a_worker_waits_by_many_looks_and_not_because_the_machine_stood_still(looked):
+    looked.now += 3600  # nobody ran for an hour
+    assert not looked.clock.is_idle()
+    assert looked.look() == session.IDLE_SECONDS - parents_module.LONGEST_LOOK
+
+
+@pytest.mark.parametrize("share", [0.025, 0.2, 0.5])
+def test_a_worker_that_computes_a_little_between_its_waits_is_ended(looked, share):
+    """It may wait for so many seconds in all, however it spreads them."""
+
+    def computes(now):
+        looked.used = 5 + share * now
+
+    assert looked.look(computes) == pytest.approx(session.IDLE_SECONDS / (1 - share), abs=0.25)
+
+
+@pytest.mark.parametrize("threads", [1, 9])
+def test_a_worker_that_stands_in_line_for_a_processor_does_not_wait(looked, threads):
+    def stands(now):  # then it sleeps
+        looked.in_line = {str(i): min(now, 35.0) for i in range(threads)}
+
+    assert looked.look(stands) == 35 + session.IDLE_SECONDS
+
+
+def test_no_worker_waits_for_ever(looked):
+    def stands(now):
+        looked.in_line = {"1": now}
+
+    assert looked.look(stands) == session.LONGEST_WAIT + 0.25
 
 
 @pytest.mark.parametrize("seconds", [0.2, 0.3])
@@ -1086,27 +1273,24 @@ def test_an_answer_that_waits_between_its_calls_is_ended(seconds, marked, monkey
 
 
 def test_a_check_that_takes_long_between_its_calls_is_no_waiting(marked, monkeypatch):
-    passed = types.SimpleNamespace(now=0.0, thread_time=time.thread_time)
+    passed = types.SimpleNamespace(now=0.0)
     passed.monotonic = lambda: passed.now
-    monkeypatch.setattr(session, "time", passed)
+    monkeypatch.setattr(parents_module, "time", passed)
     check = """\
-from attnbook.course import session
+from attnbook.course import parents
 
 def check_squares(squares):
     for _ in range(99):
-        session.time.now += 5
+        parents.time.now += 5
         squares(2)
     return [True]"""
     exercise = dataclasses.replace(SQUARES, check=check)
     assert marked(exercise, SQUARES.answer).message == "Right."
 
 
-def test_a_clock_leaves_out_what_passes_while_the_worker_has_nothing_to_do(monkeypatch):
-    now = 0.0
-    monkeypatch.setattr(session, "time", types.SimpleNamespace(monotonic=lambda: now))
-    clock = session.Clock(process=0)
+def test_a_clock_leaves_out_what_passes_while_the_worker_has_nothing_to_do(looked):
     for _ in range(1000):
-        now += 5
-        clock.resume()
-        now += session.IDLE_SECONDS / 2000
-        assert not clock.is_idle()
+        looked.now += 5
+        looked.clock.resume()
+        looked.now += session.IDLE_SECONDS / 2000
+        assert not looked.clock.is_idle()

@@ -1,5 +1,6 @@
 """Byte pairs against Hugging Face `tokenizers`."""
 
+import itertools
 import json
 import pickle
 
@@ -147,7 +148,7 @@ def test_decode_replaces_what_is_no_utf8(ids, text):
 
 def test_pieces_show_each_token():
     pairs = BytePairs([(104, 101), (32, 116)])
-    assert pairs.pieces("the thé") == ["t", "he", " t", "h", "\ufffd", "\ufffd"]
+    assert pairs.pieces("the thé") == ["t", "he", " t", "h", "é[1/2]", "é[2/2]"]
 
 
 @given(some_pairs)
@@ -162,3 +163,52 @@ def test_is_frozen_and_can_be_a_key():
     with pytest.raises(AttributeError):
         PAIRS.merges = ()
     assert hash(PAIRS) == hash(BytePairs.from_dict(PAIRS.to_dict()))
+
+
+def merged_one_by_one(ids, merges):
+    """Return what the definition says: the earliest merge that fits, everywhere, and again."""
+    joined = {pair: 256 + i for i, pair in enumerate(merges)}
+    while fits := [joined[pair] for pair in itertools.pairwise(ids) if pair in joined]:
+        pair, out = merges[min(fits) - 256], []
+        while ids:
+            n = 2 if tuple(ids[:2]) == pair else 1
+            out.append(joined[pair] if n == 2 else ids[0])
+            ids = ids[n:]
+        ids = out
+    return ids
+
+
+@given(st.data(), st.text("ab", max_size=40))
+def test_the_merges_of_a_word_are_those_of_the_definition(data, word):
+    """Merges drawn at random, whatever learning would make of them: also aa + a and a + aa."""
+    merges = []
+    for i in range(data.draw(st.integers(0, 9))):
+        known = st.sampled_from([97, 98, *range(256, 256 + i)])
+        pair = data.draw(st.tuples(known, known))
+        if pair in merges:
+            break
+        merges.append(pair)
+    found = BytePairs(merges).encode(word).tolist()
+    assert found == merged_one_by_one(list(word.encode()), merges)
+
+
+def test_a_long_word_costs_little_more_than_its_length():
+    """Counted, not timed: how often a pair is looked up."""
+
+    class Counted(dict):
+        n = 0
+
+        def get(self, *key):
+            self.n += 1
+            return super().get(*key)
+
+        def __contains__(self, key):
+            self.n += 1
+            return super().__contains__(key)
+
+    pairs = BytePairs.learn("abab abcabc cab bca aabbcc " * 9, 290)
+    word = "".join(np.random.default_rng(0).choice(list("abc"), 16_000))
+    counted = Counted(pairs._joined)
+    object.__setattr__(pairs, "_joined", counted)
+    assert pairs.decode(pairs.encode(word)) == word
+    assert counted.n < 10 * len(word)

@@ -9,6 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import BertWordPieceTokenizer
 
+import attnbook
+from attnbook import models
 from attnbook.data import WordPieces, word_pieces
 
 VOCABULARY = """
@@ -83,12 +85,30 @@ def test_fills_up_as_the_judge(texts, max_length):
     ids, mask = PIECES.encode_batch(texts, max_length=max_length)
     assert (ids.dtype, mask.dtype) == (np.int64, np.bool)
     assert ids.tolist() == [row.ids for row in judged]
-    assert mask.astype(int).tolist() == [row.attention_mask for row in judged]
+    assert mask[:, 0, 0].astype(int).tolist() == [row.attention_mask for row in judged]
+
+
+@pytest.mark.parametrize("n_texts", [1, 2, 4, 5])
+def test_the_mask_hides_what_fills_up_whatever_the_sizes(n_texts):
+    """Also where there are as many texts as tokens in the longest, and as many heads."""
+    texts = ["the the", "the", "", "the", "the the"][:n_texts]  # at most 4 ids with both specials
+    ids, mask = PIECES.encode_batch(texts)
+    sizes = {"d_model": 8, "n_heads": 4, "d_ff": 3}
+    rng = np.random.default_rng(0)
+    weights = models.BertWeights(
+        *(rng.normal(size=(n, 8)) for n in (len(TOKENS), 9, 2)),
+        attnbook.LayerNormWeights.init(8),
+        attnbook.EncoderWeights.init(0, 2, **sizes, norm="post"),
+    )
+    together = models.bert(ids, weights, mask)
+    for row, text in zip(together, texts, strict=True):
+        own = PIECES.encode(text)
+        np.testing.assert_allclose(row[: len(own)], models.bert(own, weights), atol=1e-12)
 
 
 def test_no_texts_make_an_empty_batch():
     ids, mask = PIECES.encode_batch([])
-    assert ids.shape == mask.shape == (0, 0)
+    assert (ids.shape, mask.shape) == ((0, 0), (0, 1, 1, 0))
 
 
 def test_what_the_judge_has_otherwise():

@@ -30,7 +30,11 @@ def patterns(draw, depth=3):
     if kind == "leaf":
         return draw(patterns(0))
     if kind == "repeat":
-        sign = draw(st.sampled_from(("*", "+", "?", "{2}", "{1,}", "{0,2}", "{2,3}")))
+        sign = draw(
+            st.sampled_from(
+                ("*", "+", "?", "{2}", "{1,}", "{0,2}", "{2,3}", "{0}", "{0,7}", "{3,}")
+            )
+        )
         sign += draw(st.sampled_from(("", "?")))  # lazy: the same texts as a whole
         return f"(?:{draw(smaller)}){sign}"
     one, two = draw(smaller), draw(smaller)
@@ -46,6 +50,48 @@ def test_a_pattern_accepts_what_python_matches(pattern, is_bytes):
     flags = re.ASCII if isinstance(pattern, str) else 0
     for string in strings:
         assert automaton.accepts(string) == bool(re.fullmatch(pattern, string, flags)), string
+
+
+@pytest.mark.parametrize(
+    ("pattern", "n_states"),
+    [
+        *((".{0,500}", 501), ("[a-z]{0,90}", 91), ("[a-z]{1,200}", 201), ("(?:a?){0,300}", 301)),
+        *((b".{0,500}", 501), (b"[^a]{7,300}?", 301), ("a{0,20000}", 20_001), ("a{90,}", 91)),
+        *(("(?:a{1,50}){1,50}", 2501), ("(?:[a-z]{1,9} ){0,100}", 1001)),
+        ("(?:(){1,20000}){1,20000}a", 2),
+    ],
+)
+def test_bounded_repetitions_have_as_many_states_as_symbols(pattern, n_states):
+    assert len(Automaton.of_pattern(pattern).transitions) == n_states
+
+
+@given(st.integers(0, 30), st.integers(0, 30), st.integers(0, 70))
+def test_nested_repetitions_are_counted(least, more, n):
+    for pattern in (f"a{{{least},{least + more}}}", f"(?:a{{2,3}}){{{least},{least + more}}}"):
+        accepted = Automaton.of_pattern(pattern).accepts("a" * n)
+        assert accepted == bool(re.fullmatch(pattern, "a" * n))
+
+
+@pytest.mark.parametrize("pattern", ["(a|b)*a(a|b){40}", "(?:.{1,99}-){1,99}.{0,99}"])
+def test_what_would_take_too_long_is_refused(pattern):
+    message = r"^pattern must have an automaton that is made in 10,000,000 steps, got more with"
+    with pytest.raises(ValueError, match=message):
+        Automaton.of_pattern(pattern)
+
+
+def test_characters_beyond_ascii_in_bytes():
+    """They are repeated as a whole; in a class, which chooses one byte, they are refused."""
+    for pattern in ("é+", "(é|ü){2,3}x?", "a中{0,2}", "é?é", "\U0001f600*"):
+        automaton = Automaton.of_pattern(pattern.encode())
+        for n in range(4):
+            for x in itertools.product(("é", "ü", "a", "x", "中", "\U0001f600"), repeat=n):
+                text = "".join(x)
+                assert automaton.accepts(text.encode()) == bool(re.fullmatch(pattern, text))
+    for pattern in ("[é-ü]", "[^é]", "a[bcé]+"):
+        with pytest.raises(ValueError, match=r"single bytes between \[ and \], .* alternatives"):
+            Automaton.of_pattern(pattern.encode())
+        assert Automaton.of_pattern(pattern)  # of characters, no bytes
+    assert Automaton.of_pattern(b"[\x80-\xff]+").accepts(b"\x80\xc3")
 
 
 @given(st.lists(st.text("abc", max_size=5), min_size=1, max_size=9), st.booleans())

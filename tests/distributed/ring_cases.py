@@ -116,7 +116,7 @@ ring_attention(x[:, :3], x[:, :3], x[:, :3], is_causal=True)
 ring_attention(x, x, x, layout="spiral")
     ValueError: layout must be one of contiguous, striped, zigzag, got 'spiral'
 ring_attention(x, x, x, impl="naive")
-    ValueError: impl must be one of tiled, numba, packed, triton, gluon, got 'naive'
+    ValueError: impl must be one of tiled, numba, packed, triton, got 'naive'
 ring_attention(x, x.double(), x)
     TypeError: key must have the dtype of query (float32), got float64
 ring_attention(x.numpy(), x, x)

@@ -11,13 +11,11 @@ import numpy as np
 
 MODULES = {
     "arrays": "attnbook.kernels.cuda.arrays",
-    "cupy_naive": "attnbook.kernels.cupy_naive",
     "cupy_tiled": "attnbook.kernels.cupy_tiled",
 }
 BLOCKS = ("64, 8, 4", "128, 8, 4", "256, 4, 2", "64, 1, 4", "128, 1, 4", "256, 1, 2")
 TYPES = ("float", "float16", "bfloat16")
 TEMPLATES = {
-    "cupy_naive": tuple(f"{name}<{type}>" for name in ("scores", "times_values") for type in TYPES),
     "cupy_tiled": (
         *(f"attend<float, {block}>" for block in BLOCKS),
         *(f"attend<{half}, 64, {r}, 4>" for half in TYPES[1:] for r in (1, 8)),

@@ -18,7 +18,7 @@ from attnbook.__main__ import main
 NO_CUDA = SimpleNamespace(is_available=lambda: False, get_device_name=lambda: "never asked")
 NAMES = ["NumPy, CPU", "PyTorch, CPU", "PyTorch, CUDA", "PyTorch, MPS", "CuPy, CUDA"]
 NAMES += ["Numba, CPU", "Triton, CUDA"]
-GPU_EXTRA = "pip install 'attnbook[gpu-cuda13]' (or gpu-cuda12, as the driver asks)"
+CUPY = "pip install 'cupy-cuda13x[ctk]' (or 'cupy-cuda12x[ctk]', as the driver asks)"
 
 
 def of(library, *needs):
@@ -120,9 +120,7 @@ def test_every_kernel_runs_somewhere(pretend):
         "Numba, CPU": NUMBA_IMPLS,
         "Triton, CUDA": ("triton",),
     }
-    gated = {kernel.name for kernel in kernels.LADDER if kernel.gated}
-    assert gated == {"gluon"}
-    assert {name for impls in found.values() for name in impls} == set(kernels.IMPLS) - gated
+    assert {name for impls in found.values() for name in impls} == set(kernels.IMPLS)
 
 
 def test_devices_are_what_move_takes(pretend):
@@ -158,8 +156,8 @@ def test_nothing_but_numpy(pretend):
     assert [b.available for b in found] == [True] + [False] * 6
     for backend in found[1:4]:
         assert backend.detail == "torch is not installed"
-        assert backend.remedy == "pip install 'attnbook[torch]'"
-    packages = {"cupy": GPU_EXTRA, "numba": "pip install 'attnbook[fast]'", "triton": GPU_EXTRA}
+        assert backend.remedy == "pip install torch"
+    packages = {"cupy": CUPY, "numba": "pip install numba", "triton": "pip install triton"}
     for backend, (package, remedy) in zip(found[4:], packages.items(), strict=True):
         assert backend.detail == f"{package} is not installed"
         assert backend.remedy == remedy
@@ -202,7 +200,6 @@ NO_MPS = "PyTorch, MPS: missing, PyTorch sees no MPS device. Needs a Mac with Ap
 NO_NVIDIA = "missing, PyTorch sees no CUDA device. Check the driver with nvidia-smi"
 INTERPRET = "Needs an NVIDIA GPU; with TRITON_INTERPRET=1 it runs on the CPU, slowly"
 NO_GPU = "Needs an NVIDIA GPU; check the driver with nvidia-smi"
-NOT_VERIFIED = "gluon: not verified on this device (python -m attnbook doctor --gpu)"
 MACHINES = {  # what is installed; what is said of a backend; and what runs on it
     "a build for the CPU": (
         {"torch": fake_torch()},
@@ -238,7 +235,7 @@ MACHINES = {  # what is installed; what is said of a backend; and what runs on i
     ),
     "a GPU for Triton": (
         {"torch": fake_torch(H9), **fake_triton()},
-        f"Triton, CUDA: version 2.1.0, H9; {NOT_VERIFIED}",
+        "Triton, CUDA: version 2.1.0, H9",
         ("triton",),
     ),
     "an old driver for Triton": (
@@ -285,10 +282,10 @@ def test_doctor_prints_a_table(pretend, capsys):
         "PyTorch, CUDA  no    this PyTorch is built for the CPU. "
         "Needs an NVIDIA GPU and a CUDA build of PyTorch from pytorch.org",
         "PyTorch, MPS   no    PyTorch sees no MPS device. Needs a Mac with Apple silicon",
-        f"CuPy, CUDA     no    cupy is not installed. {GPU_EXTRA}",
+        f"CuPy, CUDA     no    cupy is not installed. {CUPY}",
         "Numba, CPU     yes   version 3.2.1, AVX-1024, 32 lanes",
         f"                     impl= {', '.join(NUMBA_IMPLS)}",
-        f"Triton, CUDA   no    triton is not installed. {GPU_EXTRA}",
+        "Triton, CUDA   no    triton is not installed. pip install triton",
     ]
 
 

@@ -215,16 +215,11 @@ def test_a_function_has_no_backward_pass_and_no_weights():
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_weights_and_unknown_names_are_refused(name):
+def test_unknown_names_are_refused(name):
     function, arrays, weights, masks, options = CALLS[name]
     message = r"^impl must be one of reference, naive, .*, got 'fastest'$"
     with pytest.raises(ValueError, match=message):
         function(*arrays, weights, *masks, **options, impl="fastest")
-    if name == "block":  # which returns no weights
-        return
-    message = "^return_weights must be False for impl='tiled', which keeps no weights, got True$"
-    with pytest.raises(ValueError, match=message):
-        function(*arrays, weights, *masks, **options, **tiled, return_weights=True)
 
 
 def test_autocast_gives_what_it_gives_of_the_reference():

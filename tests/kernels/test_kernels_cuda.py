@@ -1,4 +1,4 @@
-"""What the CUDA rungs alone can get wrong: memory, widths, split keys, and NVIDIA's compiler.
+"""What the CUDA rung alone can get wrong: memory, widths, split keys, and NVIDIA's compiler.
 
 What every rung must do is in test_kernels.py. Each test runs twice: with the kernels compiled for
 the CPU (see cupy_on_cpu.py), and on a GPU where there is one (`pytest -m gpu`). That NVIDIA's
@@ -15,14 +15,13 @@ import numpy as np
 import nvrtc
 import pytest
 from cases import close, need_gpu
-from cuda_rungs import TEMPLATES
 
 import attnbook
 from attnbook.compilers import cuda
 from attnbook.compilers.cuda import Source
 
 FILES = ("compilers/numbers.cu", "kernels/cuda/layout.cu")
-SOURCES = {impl: Source((*FILES, f"kernels/cuda/{impl}.cu")) for impl in ("naive", "tiled")}
+TILED = Source((*FILES, "kernels/cuda/tiled.cu"))
 
 
 def drawn(seed, leading, n_q, n_k, d_k, d_v, dtype="float32"):
@@ -38,44 +37,34 @@ def exact(query, key, value, mask=None, bias=None, scale=0.5, is_causal=False):
     return formula.exact(*arrays, scale, is_causal)[0]
 
 
-def run(gpu, impl, query, key, value, mask=None, bias=None, is_causal=False):
+def run(gpu, query, key, value, mask=None, bias=None, is_causal=False):
     """Return the numbers of the output for arrays of NumPy."""
     arrays = [None if x is None else gpu.array(x) for x in (query, key, value, mask, bias)]
-    return gpu.numpy(gpu.modules[impl].attention(*arrays, 0.5, is_causal))
+    return gpu.numpy(gpu.modules["cupy_tiled"].attention(*arrays, 0.5, is_causal))
 
 
-both = pytest.mark.parametrize("impl", ["cupy_naive", "cupy_tiled"])
-
-
-@both
 @pytest.mark.parametrize("is_causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize(
     "sizes",  # n_q, n_k, d_k, d_v
     [(71, 29, 64, 64), (67, 131, 33, 7), (5, 71, 65, 3), (11, 67, 3, 127), (3, 5, 129, 2)],
     ids=str,
 )
-def test_every_width(gpu, impl, sizes, is_causal):
+def test_every_width(gpu, sizes, is_causal):
     arrays = drawn(0, (), *sizes)
-    got = run(gpu, impl, *arrays, is_causal=is_causal)
+    got = run(gpu, *arrays, is_causal=is_causal)
     close(got, exact(*arrays, is_causal=is_causal), "float32")
-
-
-def test_nvrtc_compiles_the_naive_kernels():
-    usage = nvrtc.compile_all(SOURCES["naive"], TEMPLATES["cupy_naive"])
-    assert max(registers for registers, _ in usage) <= 64
 
 
 @pytest.mark.parametrize("dtype", ["float", "bfloat16"])
 def test_nvrtc_compiles_the_tiled_kernel(dtype):
     names = (f"attend<{dtype}, 64, 8, 4>", "merge<float>")
-    registers, shared = map(max, zip(*nvrtc.compile_all(SOURCES["tiled"], names), strict=True))
+    registers, shared = map(max, zip(*nvrtc.compile_all(TILED, names), strict=True))
     assert shared == 0  # all of it is asked for at the launch
     assert 128 * registers * 3 <= 65_536  # three blocks on a multiprocessor
 
 
-@both
 @pytest.mark.parametrize("d", [8, 3])
-def test_arrays_in_any_memory_order(gpu, impl, d):
+def test_arrays_in_any_memory_order(gpu, d):
     """Heads beside each other in a row, rows backwards, features apart, places off a float4."""
     rng = np.random.default_rng(7)
     joined = rng.standard_normal((37, 3, 2, d)).astype("float32")  # n, of Q K V, h, d
@@ -92,14 +81,13 @@ def test_arrays_in_any_memory_order(gpu, impl, d):
     ):
         n_k = arrays[1].shape[-2]
         moved = [as_it_lies(gpu, x) for x in (*arrays, mask[:, :n_k], bias[:, :n_k])]
-        got = gpu.modules[impl].attention(*moved, 0.5, False)
+        got = gpu.modules["cupy_tiled"].attention(*moved, 0.5, False)
         assert got.flags.c_contiguous
         close(gpu.numpy(got), exact(*arrays, mask[:, :n_k], bias[:, :n_k]), "float32")
 
 
-@both
 @pytest.mark.parametrize(("left", "more"), [(4, 8), (5, 8), (4, 9)], ids=["whole", "off", "rows"])
-def test_nothing_around_the_arrays_counts(gpu, impl, left, more):
+def test_nothing_around_the_arrays_counts(gpu, left, more):
     """Not the rows after the last one, and not the features beside the ones that are asked for."""
     places = []
     for x in drawn(22, (), 5, 67, 12, 8):
@@ -108,7 +96,7 @@ def test_nothing_around_the_arrays_counts(gpu, impl, left, more):
         places.append(around[4 : n + 4, left : d + left])
         places[-1][:] = x
     moved = [as_it_lies(gpu, x) for x in places]
-    got = gpu.numpy(gpu.modules[impl].attention(*moved, None, None, 0.5, True))
+    got = gpu.numpy(gpu.modules["cupy_tiled"].attention(*moved, None, None, 0.5, True))
     close(got, exact(*places, is_causal=True), "float32")
 
 
@@ -123,9 +111,8 @@ def as_it_lies(gpu, x):
     return gpu.cupy.ndarray(x.shape, x.dtype, moved.data, strides=x.strides)
 
 
-@both
 @pytest.mark.parametrize("n_q", [5, 67], ids=["few", "many"])
-def test_bfloat16(gpu, impl, n_q, monkeypatch):
+def test_bfloat16(gpu, n_q, monkeypatch):
     """At most twice the error of PyTorch in the same precision."""
     torch = pytest.importorskip("torch")
     arrays = [x * 2 for x in drawn(12, (2,), n_q, 131, 32, 31)]
@@ -139,7 +126,7 @@ def test_bfloat16(gpu, impl, n_q, monkeypatch):
     # CuPy need not have the type: numbers of its size will do
     monkeypatch.setitem(gpu.modules["arrays"].TYPES, "uint16", "bfloat16")
     *arrays, bias = (gpu.array(x.view(torch.uint16).numpy()) for x in halves)
-    got = gpu.modules[impl].attention(*arrays, gpu.array(mask), bias, 0.25, False)
+    got = gpu.modules["cupy_tiled"].attention(*arrays, gpu.array(mask), bias, 0.25, False)
     bits = got.get() if hasattr(got, "get") else np.array(got)
     got = torch.from_numpy(bits.view(np.uint16)).view(torch.bfloat16).double().numpy()
     error, theirs = (np.abs(x - expected).max() for x in (got, plain.double().numpy()))
@@ -169,7 +156,7 @@ def test_keys_split_among_blocks(gpu, sizes, is_causal, monkeypatch):
             gpu.modules["cupy_tiled"], "_n_processors", lambda *_, n=n_processors: n
         )
         launched.clear()
-        got = run(gpu, "cupy_tiled", *arrays, mask, is_causal=is_causal)
+        got = run(gpu, *arrays, mask, is_causal=is_causal)
         n_tiles = 2 * -(-n_q // (8 if n_q <= 8 else 64))
         (_, n_blocks), *merged = launched
         if n_parts is not None:
@@ -184,20 +171,18 @@ def test_wide_heads(gpu):
         arrays = drawn(19, (), 3, 5, d_k, d_v)
         match = f"{name} must have a width of at most 256 for impl='cupy_tiled', got {width}"
         with pytest.raises(ValueError, match=match):
-            run(gpu, "cupy_tiled", *arrays)
-        close(run(gpu, "cupy_naive", *arrays), exact(*arrays), "float32")
+            run(gpu, *arrays)
 
 
-@both
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_by_name_on_a_gpu(impl, dtype):
+def test_by_name_on_a_gpu(dtype):
     """At sizes where every block of a GPU has something to do, against the reference there."""
     cupy = need_gpu("cupy")
     for n_q, n_k, d in ((1, 100_003, 64), (2053, 2053, 64), (1031, 1537, 128), (257, 259, 256)):
         arrays = [cupy.asarray(x) for x in drawn(20, (3,), n_q, n_k, d, d, dtype)]
         for is_causal in (False, True):
-            got = attnbook.attention(*arrays, is_causal=is_causal, impl=impl)
+            got = attnbook.attention(*arrays, is_causal=is_causal, impl="cupy_tiled")
             expected = attnbook.attention(
                 *(x.astype("float64") for x in arrays), is_causal=is_causal
             )

@@ -23,14 +23,22 @@ FEW = (Call(5, 7, 8, True, 3), Call(7, 5, 8, True, 1), Call(5, 7, 8, False, 1))
 
 
 class Device:
-    """Stands in for PyTorch with a GPU, and for what compiles for it."""
+    """Stands in for PyTorch and CuPy with a GPU, and for what compiles for it."""
 
     __version__ = "9.8.7"
 
     def __init__(self, name="H9", driver=13):
         self.name, self.driver = name, driver
         self.version = SimpleNamespace(cuda="13.0", hip=None)
-        self.cuda = SimpleNamespace(is_available=lambda: True, get_device_name=lambda: self.name)
+        self.cuda = SimpleNamespace(
+            is_available=lambda: True,
+            get_device_name=lambda: self.name,
+            runtime=SimpleNamespace(
+                getDeviceProperties=lambda number: {"name": self.name.encode()},
+                runtimeGetVersion=lambda: 13000,
+                driverGetVersion=lambda: self.driver,
+            ),
+        )
         self._C = SimpleNamespace(_cuda_getDriverVersion=lambda: self.driver)
         self.backends = SimpleNamespace(mps=SimpleNamespace(is_available=lambda: False))
 
@@ -40,7 +48,8 @@ def device(monkeypatch, tmp_path):
     """A machine with a GPU, whose user has a cache folder of his own."""
     stand_in = Device()
     rung = SimpleNamespace(DEVICES=("cuda",))
-    modules = {"torch": stand_in, "triton": stand_in, "attnbook.kernels.triton": rung}
+    modules = dict.fromkeys(("torch", "triton", "cupy"), stand_in)
+    modules["attnbook.kernels.triton"] = rung
     real = importlib.import_module
     find = importlib.util.find_spec
     monkeypatch.setattr(
@@ -55,25 +64,11 @@ def device(monkeypatch, tmp_path):
     return stand_in
 
 
-def listed():
-    (backend,) = (b for b in attnbook.backends() if b.name == "Triton, CUDA")
-    return backend
-
-
-def test_a_gated_rung_is_listed_once_it_is_verified(device):
-    assert listed().impls == ("triton",)
-    assert listed().detail.endswith(
-        "H9; gluon: not verified on this device (python -m attnbook doctor --gpu)"
-    )
-    verification.record("gluon", [])
-    assert listed().impls == ("triton", "gluon")
-    assert listed().detail == "version 9.8.7, H9"
-
-
+@pytest.mark.parametrize("rung", ["triton", "cupy_tiled"])
 @pytest.mark.parametrize("what", ["device", "driver", "package", "source", "verdict", "file"])
-def test_a_verdict_counts_for_what_it_was_found_on(device, monkeypatch, what):
-    verification.record("gluon", [])
-    assert verification.is_verified("gluon")
+def test_a_verdict_counts_for_what_it_was_found_on(device, monkeypatch, rung, what):
+    verification.record(rung, [])
+    assert verification.is_verified(rung)
     if what == "device":
         device.name = "H10"
     elif what == "driver":
@@ -83,38 +78,26 @@ def test_a_verdict_counts_for_what_it_was_found_on(device, monkeypatch, what):
     elif what == "source":
         monkeypatch.setattr(verification, "source", lambda: "another")
     elif what == "verdict":
-        verification.record("gluon", ["the output is 3 from the exact numbers"])
+        verification.record(rung, ["the output is 3 from the exact numbers"])
     else:
         verification.kept().write_text("[", encoding="utf-8")
-    assert not verification.is_verified("gluon")
+    assert not verification.is_verified(rung)
 
 
 def test_verdicts_on_other_rungs_stay(device):
-    verification.record("triton", [])
-    verification.record("gluon", ["it is wrong"])
+    verification.kept().parent.mkdir()
+    verification.kept().write_text('{"another": {"verdict": "right"}}', encoding="utf-8")
+    verification.record("triton", ["it is wrong"])
     kept = json.loads(verification.kept().read_text(encoding="utf-8"))
     assert {name: kept[name]["verdict"] for name in kept} == {
-        "triton": "right",
-        "gluon": "it is wrong",
+        "another": "right",
+        "triton": "it is wrong",
     }
-    assert kept["gluon"]["device"] == "H9"
+    assert kept["triton"]["device"] == "H9"
 
 
 def test_without_a_gpu_nothing_is_verified():
-    assert not verification.is_verified("gluon")
-
-
-def test_the_device_of_cupy_has_a_name(monkeypatch):
-    runtime = SimpleNamespace(
-        getDeviceProperties=lambda number: {"name": b"H9"},
-        runtimeGetVersion=lambda: 13000,
-        driverGetVersion=lambda: 13010,
-    )
-    cupy = SimpleNamespace(__version__="1.2", cuda=SimpleNamespace(runtime=runtime))
-    monkeypatch.setattr(importlib, "import_module", lambda name: cupy)
-    found = verification.here("cupy_tiled")
-    assert (found["device"], found["driver"]) == ("H9", "13000, 13010")
-    assert found["cupy"] == "1.2"
+    assert not verification.is_verified("triton")
 
 
 def test_the_source_is_that_of_all_kernels(monkeypatch, tmp_path):
@@ -260,21 +243,6 @@ def test_the_scores_of_a_call_fit_into_the_memory_of_a_gpu():
     assert most_scores(verification.CALLS) <= 20e6
 
 
-@pytest.mark.parametrize("d", [64, 128])
-def test_the_last_calls_keep_every_multiprocessor_of_an_h100_busy(d):
-    """Some of the 132 get a third block; rings go round in a block, and end it amid a turn."""
-    pytest.importorskip("triton.experimental.gluon", reason="triton with Gluon is not installed")
-    tile = importlib.import_module("attnbook.kernels.gluon_kernels.launch").TILES[d]
-    calls = [call for call in verification.CALLS if call.d == d][-2:]
-    assert calls[-1][:2] == verification.CALLS[-1][:2]  # the call that is repeated
-    for call in calls:
-        blocks = 2 * call.batch * call.group * -(-call.n_q // (tile.consumers * tile.rows))
-        assert blocks > 2 * 132
-        filled = -(-call.n_k // tile.block_k) + 1  # stages: the last has values alone
-        assert filled > 2 * tile.stages
-        assert filled % tile.stages
-
-
 # On the command line.
 
 
@@ -292,16 +260,15 @@ def in_process(monkeypatch):
 
 
 def test_doctor_looks_at_the_rungs_for_a_gpu(monkeypatch, capsys, device, in_process):
-    asked = {"triton": [], "gluon": ["bfloat16: the output is far"]}
+    asked = {"triton": [], "cupy_tiled": ["float16: the output is far"]}
     monkeypatch.setattr(verification, "names", lambda: tuple(asked))
     monkeypatch.setattr(verification, "verify", asked.__getitem__)
     assert main(["doctor", "--gpu"]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == ["triton: right on this device", "gluon: bfloat16: the output is far"]
-    assert "gluon: not verified on this device" in " ".join(lines)
-    asked["gluon"] = []
+    assert lines[:2] == ["triton: right on this device", "cupy_tiled: float16: the output is far"]
+    asked["cupy_tiled"] = []
     assert main(["doctor", "--gpu"]) == 0
-    assert "impl= triton, gluon" in capsys.readouterr().out
+    assert "impl= triton" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -314,20 +281,20 @@ def test_doctor_looks_at_the_rungs_for_a_gpu(monkeypatch, capsys, device, in_pro
 def test_a_rung_that_breaks_or_hangs_leaves_the_others(
     monkeypatch, capsys, device, in_process, end, said
 ):
-    def gluon():
+    def broken():
         if end is None:
             raise subprocess.TimeoutExpired("python", command_line.RUNG_SECONDS)
         return end
 
-    in_process["gluon"] = gluon
-    verification.record("gluon", [])  # an older verdict
-    monkeypatch.setattr(verification, "names", lambda: ("gluon", "triton"))
+    in_process["triton"] = broken
+    verification.record("triton", [])  # an older verdict
+    monkeypatch.setattr(verification, "names", lambda: ("triton", "cupy_tiled"))
     monkeypatch.setattr(verification, "verify", lambda name: [])
     assert main(["doctor", "--gpu"]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == [f"gluon: {said}", "triton: right on this device"]
-    assert verification.verdict_on("gluon") == f"not finished: {said}"
-    assert verification.verdict_on("triton") == "right"
+    assert lines[:2] == [f"triton: {said}", "cupy_tiled: right on this device"]
+    assert verification.verdict_on("triton") == f"not finished: {said}"
+    assert verification.verdict_on("cupy_tiled") == "right"
 
 
 @pytest.mark.parametrize("end", [KeyError, KeyboardInterrupt, SystemExit])
@@ -336,11 +303,11 @@ def test_a_comparison_that_does_not_end_leaves_no_older_verdict(monkeypatch, dev
         assert verification.verdict_on(name) == "not finished"  # also where this is killed
         raise end
 
-    verification.record("gluon", [])
+    verification.record("triton", [])
     monkeypatch.setattr(verification, "verify", verify)
     with pytest.raises(end):
-        main(["doctor", "--rung", "gluon"])
-    assert verification.verdict_on("gluon") == "not finished"
+        main(["doctor", "--rung", "triton"])
+    assert verification.verdict_on("triton") == "not finished"
 
 
 def test_a_rung_that_hangs_leaves_the_others_their_time():
@@ -353,8 +320,8 @@ def test_a_rung_is_compared_in_a_process_of_its_own(capfd):
     """Here without a GPU."""
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    assert command_line.examine("gluon") == 1
-    assert capfd.readouterr().out.startswith("gluon: there is no GPU here that could run it (")
+    assert command_line.examine("triton") == 1
+    assert capfd.readouterr().out.startswith("triton: there is no GPU here that could run it (")
 
 
 def test_doctor_says_where_it_cannot_keep_what_it_found(monkeypatch, capsys, in_process):
@@ -382,11 +349,11 @@ def test_doctor_runs_no_kernel_without_a_gpu(monkeypatch, capsys, in_process):
     assert capsys.readouterr().out.splitlines()[0] == line
 
 
-def test_rungs_are_those_whose_packages_are_here_and_gated_ones_come_first(monkeypatch):
+def test_rungs_are_those_whose_packages_are_here(monkeypatch):
     monkeypatch.setattr(
         verification, "import_library", lambda name: (None if name == "cupy" else name, "")
     )
-    assert verification.names() == ("gluon", "triton")
+    assert verification.names() == ("triton",)
 
 
 @pytest.mark.gpu

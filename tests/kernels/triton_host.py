@@ -1,6 +1,6 @@
 """How long the host works before Triton's kernels start: `python tests/kernels/triton_host.py`.
 
-Prints microseconds of a call of *triton* or *gluon* whose kernels are not launched, so it needs no
+Prints microseconds of a call of *triton* whose kernels are not launched, so it needs no
 GPU: the least of many short runs, since a busy machine only adds to them. What Triton and the
 driver do to launch a kernel is not in them.
 """
@@ -36,18 +36,13 @@ def _nothing(*args, **meta):
 
 
 def main():
-    from attnbook.kernels import gluon, triton
+    from attnbook.kernels import triton
 
     torch.set_num_threads(1)
     output, log_total = torch.empty_like(CALLS["forward"][0]), torch.empty((2, 4, 1, 511, 1))
     after = (output, log_total, output)
     rows = [(triton, name, triton.forward, arguments) for name, arguments in CALLS.items()]
     rows.append((triton, "backward", triton.backward, (*CALLS["forward"], *after)))
-    rows += [
-        (gluon, name, gluon.forward, arguments)
-        for name, arguments in CALLS.items()
-        if "mask" not in name
-    ]
     with launching(_nothing):
         for rung, name, function, arguments in rows:
             taken = microseconds(lambda f=function, a=arguments: f(*a))

@@ -1,8 +1,8 @@
-"""What the Triton and Gluon kernels become on a Hopper GPU.
+"""What the Triton kernels become on a Hopper GPU.
 
 `python tests/kernels/triton_sass.py [WIDTH ...]` prints a line for each kernel that a call would
-launch, for every kind of call and every width of rows, and needs no GPU. test_kernels_triton.py and
-test_kernels_gluon.py hold what it prints to account.
+launch, for every kind of call and every width of rows, and needs no GPU. test_kernels_triton.py
+holds what it prints to account.
 """
 
 import sys
@@ -30,7 +30,6 @@ KINDS = {
     "decode many": {"group": 4, "n_q": 4, "is_causal": True},
     "decode all": {"group": 4, "n_q": 1, "is_causal": True, "mask": MASK[:1], "bias": MASK[:1]},
 }
-GLUON_WIDTHS, GLUON_KINDS = (64, 128), ("plain", "causal", "grouped")
 
 
 def call(d, is_causal=False, mask=None, bias=None, dtype=torch.bfloat16, n_q=N, n_k=N, group=1):
@@ -63,24 +62,22 @@ def launching(function):
     """Let `function` take the place of `launch`, as on a Hopper GPU with 132 multiprocessors."""
     import triton
 
-    from attnbook.kernels.gluon_kernels import launch
     from attnbook.kernels.triton_kernels import backward, decode, forward, tiles
 
-    modules = backward, decode, forward, tiles, launch
+    modules = backward, decode, forward, tiles
     with ExitStack() as stack:
         for place, name, stand_in in (
             (triton.runtime.driver, "_active", sass.Hopper()),
             (torch.cuda, "get_device_capability", lambda device=None: (9, 0)),
-            (launch, "processors_of", lambda device: 132),
             *((module, "launch", function) for module in modules),
         ):
             stack.enter_context(mock.patch.object(place, name, stand_in))
         yield
 
 
-def kernels_of(arguments, backward=True, impl="triton"):
+def kernels_of(arguments, backward=True):
     """Return what a call launches: for the name of each kernel its `MachineCode` and `Kind`."""
-    rung = KERNELS[impl].load()
+    rung = KERNELS["triton"].load()
     with compiling() as found:
         rung.forward(*arguments)
         query = arguments[0]
@@ -96,23 +93,8 @@ HEAD = f"{'dtype':9}{'width':>6} {'call':21}{'kernel':15}" + "".join(
 
 
 def scores_of(code, kind):
-    """Return the instructions that a thread runs for each of its scores, a number a loop.
-
-    A loop of Gluon is that of one consumer, and masks behind a branch: what it jumps over where it
-    does not mask is left out.
-    """
-    if not hasattr(kind, "CONSUMERS"):
-        return code.of_a_score(kind.BLOCK_Q, kind.BLOCK_K) if kind else []
-    scores = kind.ROWS * kind.BLOCK_K // 128
-    return [(len(body) - len(masking_of(body))) / scores for body in code.loops]
-
-
-def masking_of(body):
-    """Return the instructions of a loop of Gluon that hide scores, which a branch jumps over."""
-    at = {x.address: i for i, x in enumerate(body)}
-    jumps = ((i, at.get(x.target, i)) for i, x in enumerate(body) if x.is_a("BRA"))
-    skipped = max((body[i + 1 : end] for i, end in jumps), key=len)
-    return skipped if sum(x.is_a("FSEL") for x in skipped) >= 64 else []
+    """Return the instructions that a thread runs for each of its scores, a number a loop."""
+    return code.of_a_score(kind.BLOCK_Q, kind.BLOCK_K) if kind else []
 
 
 def line(dtype, d, name, kernel, code, kind):
@@ -134,9 +116,6 @@ def main():
                 arguments = call(d, dtype=dtype, **options)
                 for kernel, own in kernels_of(arguments, "decode" not in name).items():
                     print(line(dtype, d, name, kernel, *own), flush=True)
-                if d in GLUON_WIDTHS and dtype in DTYPES[:2] and name in GLUON_KINDS:
-                    ((code, kind),) = kernels_of(arguments, False, "gluon").values()
-                    print(line(dtype, d, name, "gluon", code, kind), flush=True)
 
 
 if __name__ == "__main__":

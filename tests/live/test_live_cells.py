@@ -132,7 +132,7 @@ def test_a_policy_allows_the_scripts_of_the_page_and_nothing_else():
     assert "worker-src 'none'" in policy
     assert "example.org" not in policy
     with_cells = live_policy.policy(page + "<script src='live/live.js'>", ["https://example.org/"])
-    assert "connect-src 'self' https://example.org/;" in with_cells
+    assert "connect-src 'self' blob: https://example.org/;" in with_cells
     assert "'unsafe-eval'" not in with_cells
 
 

@@ -266,7 +266,7 @@ def test_draw_without_matplotlib_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "attnbook.plots", raising=False)
     monkeypatch.delattr(attnbook, "plots", raising=False)
-    message = re.escape("attnbook.plots needs matplotlib: pip install 'attnbook[plots]'")
+    message = re.escape("attnbook.plots needs matplotlib: pip install matplotlib")
     with pytest.raises(ImportError, match=f"^{message}$"):
         masking.draw(masking.causal(2))
 

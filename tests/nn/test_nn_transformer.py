@@ -139,9 +139,6 @@ def test_agrees_with_the_function(name):
         expected = function(weights, *arguments, suffix="_with_weights", **options)
         same(both, expected, rtol=0, atol=0)
         same(flat(both)[0], result, rtol=0, atol=0)
-        message = f"call {name}.forward_with_weights for the weights"
-        with pytest.warns(DeprecationWarning, match=message):
-            same(module(*arguments, **options, return_weights=True), both, rtol=0, atol=0)
 
 
 @cases

@@ -302,6 +302,39 @@ def test_damaged_checkpoints_are_refused(tmp_path):
         refuses(path)
 
 
+KILLED = """
+import os, sys
+from attnbook.arrays import tensor_file
+import numpy as np
+tensor_file.os.fsync = lambda file: (print("writing", flush=True), sys.stdin.read(), os._exit(9))
+tensor_file.write(sys.argv[1], "weights", {"x": np.ones(3)}, None)
+"""
+
+
+def test_what_killed_writers_left_is_removed_by_the_next(tmp_path):
+    """And nothing else: the file of a writer that lives, of another path, with a fixed name."""
+    path = tmp_path / "w[1].safetensors"  # as a pattern it would match other names
+    old = path.with_name(f"{path.name}.partial")
+    old.mkdir()  # what an older version left, or anybody
+    other = tmp_path / "w1.safetensors.0123456789ab.partial"
+    other.write_bytes(b"of another path")
+    names = {old.name, other.name}
+    run = (sys.executable, "-c", KILLED, str(path))
+    writers = [
+        subprocess.Popen(run, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)
+    ]
+    for writer in writers:
+        assert writer.stdout.readline() == b"writing\n"
+    assert len(list(tmp_path.iterdir())) == len(names) + 2
+    writers[0].communicate(b"")  # it dies in the middle of its writing
+    tensor_file.write(path, "weights", {"x": np.zeros(3)}, None)
+    assert tensor_file.read(path, "weights")[1]["x"].tolist() == [0.0] * 3
+    assert len(list(tmp_path.iterdir())) == len(names) + 2  # the new file, and the living one's
+    writers[1].communicate(b"")
+    tensor_file.write(path, "weights", {"x": np.zeros(3)}, None)
+    assert {x.name for x in tmp_path.iterdir()} == names | {path.name}
+
+
 class Trap:
     def __reduce__(self):
         return os.mkdir, ("trapped",)

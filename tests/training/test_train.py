@@ -1,7 +1,6 @@
 """Training does what it says, goes on bit for bit, and is the same on two processes."""
 
 import functools
-import importlib
 import json
 import math
 import re
@@ -566,7 +565,7 @@ def test_bar_appears_on_request(tmp_path, capsys, monkeypatch):
     assert f"loss={history.losses[-1]:.4f}" in err
     monkeypatch.setitem(sys.modules, "tqdm", None)
     train(Small(), small_batches(), settings(1))
-    message = re.escape("progress=True needs tqdm: pip install 'attnbook[train]'")
+    message = re.escape("progress=True needs tqdm: pip install tqdm")
     with pytest.raises(ImportError, match=f"^{message}$"):
         train(Small(), small_batches(), settings(1), progress=True)
 
@@ -581,21 +580,9 @@ def test_without_its_libraries_it_says_how_to_get_them(monkeypatch, missing, lib
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.delitem(sys.modules, "attnbook.arrays.tensor_file")
     monkeypatch.delattr(attnbook.arrays, "tensor_file")
-    message = f"attnbook.training needs {library}: pip install 'attnbook[train]'"
+    message = f"attnbook.training needs {library}: pip install {missing}"
     with pytest.raises(ImportError, match=f"^{re.escape(message)}$"):
         getattr(attnbook.training, name)
-
-
-@pytest.mark.parametrize(("former", "place"), [("train", "loop"), ("checkpoint", "checkpoints")])
-def test_the_former_places_of_its_names_warn_and_hold_them(former, place):
-    sys.modules.pop(f"attnbook.{former}", None)
-    message = f"^attnbook.{former} is attnbook.training now$"
-    with pytest.warns(DeprecationWarning, match=message):
-        module = importlib.import_module(f"attnbook.{former}")
-    assert module.__all__
-    for name in module.__all__:
-        place_of_it = importlib.import_module(f"attnbook.training.{place}")
-        assert getattr(module, name) is getattr(place_of_it, name)
 
 
 def test_evaluation_leaves_every_part_in_its_own_mode():

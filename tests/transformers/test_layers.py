@@ -484,18 +484,3 @@ def test_flags_drop_mask_and_bias_are_checked(kind, suffix):
         message = f"^{name} must broadcast to the shape of the scores"
         with pytest.raises(ValueError, match=message):
             kind.run(weights, np.ones((4, 6)), memory, **{name: wrong}, suffix=suffix)
-
-
-@kinds
-def test_return_weights_is_deprecated(kind):
-    weights, memory = kind.made(), np.ones((5, 6)) if kind.cross else None
-    given, x = (weights, tokens(4, 6), memory), tokens(4, 6)
-    message = f"^return_weights is deprecated: call {kind.function}_with_weights for the weights$"
-    for wanted, suffix in ((True, "_with_weights"), (False, "")):
-        expected = flat(kind.run(*given, suffix=suffix))
-        with pytest.warns(DeprecationWarning, match=message):
-            got = flat(kind.run(*given, return_weights=wanted))
-        for a, b in zip(got, expected, strict=True):
-            np.testing.assert_array_equal(a, b)
-    with pytest.raises(TypeError, match=r"^return_weights must be a bool, got int$"):
-        kind.run(weights, x, memory, return_weights=1)

@@ -157,16 +157,6 @@ def test_a_source_mask_of_one_row_holds_for_the_memory_too(shape):
     assert not np.allclose(got, other)
 
 
-def test_return_weights_is_deprecated():
-    given = (source_for("own", 2, 5), ids(2, 4), model())
-    message = "^return_weights is deprecated: call transformer_with_weights for the weights$"
-    with pytest.warns(DeprecationWarning, match=message):
-        logits, A = transformer(*given, return_weights=True)
-    wanted, wanted_A = transformer_with_weights(*given)
-    np.testing.assert_array_equal(logits, wanted)
-    assert A.keys() == wanted_A.keys()
-
-
 def test_a_call_checks_once():
     """A transformer of two layers makes at most 200 calls of Python in the package."""
     given, calls = (ids(1, 3, known=V_S), ids(1, 2), model(n_encoder_layers=2)), []

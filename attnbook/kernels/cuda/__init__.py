@@ -1,1 +1,1 @@
-"""The CUDA C++ of the rungs *cupy_naive* and *cupy_tiled*, and how it sees arrays."""
+"""The CUDA C++ of the rung *cupy_tiled*, and how it sees arrays."""

@@ -1,4 +1,4 @@
-// Where the arrays of attention lie, for naive.cu and tiled.cu; _cuda.py fills these tables in.
+// Where the arrays of attention lie, for tiled.cu; arrays.py fills these tables in.
 //
 // Every number is a count of elements. A step of 0 reads the same element again: a mask of shape
 // (n_k,) has row step 0, and heads that share a key have the same start. So nothing is copied to

@@ -1,1 +1,0 @@
-"""Kernels in Gluon, for NVIDIA's Hopper GPUs."""
