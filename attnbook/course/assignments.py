@@ -20,6 +20,14 @@ from attnbook.course.judge import solved
 
 WIDTH = 88
 
+ALLOWED = (
+    "An answer may import NumPy and all that comes with Python, and it may use what its exercise",
+    "gives. Plots, magics of Jupyter and imports that it does not use cost no points, because",
+    "they do nothing where it is graded. A result that needs another package, such as PyTorch",
+    "or SciPy, cannot be graded.",
+)
+"""What each release says of imports."""
+
 
 def write(exercises: Iterable[Exercise], release: Path, solutions: Path) -> list[Path]:
     """Write a chapter's assignment into `release`, and its solutions into `solutions`."""
@@ -73,6 +81,8 @@ def overview(exercises: list[Exercise]) -> str:
             "",
             "The cell with a check that a task speaks of is in the test beside its file. What is",
             "handed in is run with other numbers, too.",
+            "",
+            *ALLOWED,
             "",
             "| exercise | level | minutes | points | file |",
             "|---|---|---|---|---|",

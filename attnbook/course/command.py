@@ -3,10 +3,13 @@
 import argparse
 import importlib.util
 import os
+import re
 import secrets
 import sys
+import unicodedata
 from collections.abc import Callable, Iterator
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from pathlib import Path
 
 from attnbook.course import (
@@ -25,6 +28,7 @@ from attnbook.course.borrowed import PACKAGE
 from attnbook.course.limits import hide_memory
 from attnbook.course.parents import parents
 from attnbook.course.session import Limits
+from attnbook.course.submissions import Submission
 
 OUT = Path("_build/course")
 GRADES = Path("_build/grades")
@@ -47,8 +51,10 @@ def add(commands: argparse._SubParsersAction) -> None:
         words = f"default: {SECRET}; in grade, - reads it from the standard input"
         parser.add_argument("--secret", type=Path, default=SECRET, help=words)
         parser.add_argument("--chapter", action="append", help="a chapter; all by default")
+        words = "a file with a name in each line; in course it makes variants, and grade compares "
+        words += "the folders with it, by default with the folders of variants"
+        parser.add_argument("--students", type=Path, help=words)
     course.add_argument("--out", type=Path, default=OUT, help=f"default: {OUT}")
-    course.add_argument("--students", type=Path, help="a file with a name in each line: variants")
     course.add_argument("--verify", action="store_true", help="grade every solution, too")
     course.set_defaults(run=make)
     grade.add_argument("submissions", type=Path, help="a folder with a folder for each student")
@@ -130,8 +136,12 @@ def mark(chosen: argparse.Namespace) -> int:
     handed_in = submissions.read(chosen.submissions, asked)
     if not handed_in:
         raise FileNotFoundError(f"there is no folder of a student in {chosen.submissions}")
+    for name in submissions.loose(chosen.submissions):
+        print(f"{name} is not read, because it lies in no student's folder.")
+    if chosen.students or chosen.variants:
+        handed_in = _listed(handed_in, _list(chosen))
     for one in handed_in:
-        for doubt in one.doubts:
+        for doubt in (*one.doubts, *one.unread):
             print(f"{one.student}: {doubt}", flush=True)
     limits, own = Limits(chosen.seconds, chosen.megabytes), chosen.variants
     marks = grading.grade(
@@ -186,6 +196,48 @@ def _students(path: Path) -> list[str]:
         return variants.check_students(filter(None, names))
     except ValueError as error:
         raise SystemExit(f"--students: {error}") from None
+
+
+def _list(chosen: argparse.Namespace) -> list[str]:
+    """Return the names of the students in the list, or of those that have variants."""
+    if chosen.students:
+        return _students(chosen.students)
+    made = OUT / "variants"
+    if not made.is_dir():
+        raise SystemExit(f"--variants needs --students, because there is no folder {made}")
+    return sorted(path.name for path in made.iterdir() if path.is_dir())
+
+
+def _listed(handed_in: list[Submission], students: list[str]) -> list[Submission]:
+    """Return submissions under the names of a list, and name the students who have none.
+
+    Raises
+    ------
+    SystemExit
+        If a folder has no name of the list: its student's own tasks would be others.
+    """
+    known = {_plain(name): name for name in students}
+    near = {re.sub(r"[\W_]+", "", _plain(name).casefold()): name for name in students}
+    strangers = []
+    for one in handed_in:
+        if _plain(one.student) not in known:
+            found = near.get(re.sub(r"[\W_]+", "", _plain(one.student).casefold()))
+            strangers.append(one.student + (f" (is it {found}?)" if found else ""))
+    if strangers:
+        raise SystemExit(
+            f"nothing is graded, because the list of students does not name {', '.join(strangers)}:"
+            " rename these folders as the list has it, or complete the list"
+        )
+    there = {_plain(one.student) for one in handed_in}
+    missing = [name for name in students if _plain(name) not in there]
+    if missing:
+        print(f"Nothing is handed in by {', '.join(missing)}.", flush=True)
+    return [replace(one, student=known[_plain(one.student)]) for one in handed_in]
+
+
+def _plain(name: str) -> str:
+    """Return a name in which an accented letter is one letter, as some systems do not write it."""
+    return unicodedata.normalize("NFC", name)
 
 
 def _at_least(least: int) -> Callable[[str], int]:

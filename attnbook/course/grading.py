@@ -21,10 +21,11 @@ from attnbook.course.submissions import Submission
 
 @dataclass(frozen=True)
 class Result:
-    """The marks of one student, by the labels of the exercises."""
+    """The marks of one student, by the labels of the exercises, and files that are unread."""
 
     student: str
     marks: dict[str, Mark]
+    unread: tuple[str, ...] = ()
 
 
 AT_ONCE = 20
@@ -87,9 +88,11 @@ def grade(
                 waiting.append((one, found))
         for one, found in waiting:
             marks_of = {label: marks.result()[i] for label, (marks, i) in found.items()}
-            for label in marks_of.keys() & one.lacking.keys() - one.answers.keys():
-                marks_of[label] = replace(marks_of[label], message=one.lacking[label])
-            yield Result(one.student, marks_of)
+            for label in marks_of.keys() - one.answers.keys():
+                said = one.lacking.get(label, marks_of[label].message)
+                said = " ".join([said, *one.unread])
+                marks_of[label] = replace(marks_of[label], message=said)
+            yield Result(one.student, marks_of, tuple(one.unread))
 
 
 @contextlib.contextmanager

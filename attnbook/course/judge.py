@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from attnbook.course.blanks import blanks, filled, is_numbers, nothing, passed_on, wrong
 from attnbook.course.exercises import Exercise
 from attnbook.course.hidden import checks_of, is_report, outcome, seed_of, share_of
+from attnbook.course.jupyter import UNREADABLE
 from attnbook.course.limits import bounded
 from attnbook.course.parents import Parents
 from attnbook.course.session import THEIRS, USUAL, Ending, Limits, Session
@@ -28,9 +29,6 @@ more than the limit."""
 
 WITHOUT = 0.5
 """The most that an answer gets which does not take all arguments of the stub."""
-
-UNREADABLE = SyntaxError, ValueError, RecursionError, MemoryError
-"""What Python raises where it cannot read a program, or a sum of a thousand terms is too deep."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +101,11 @@ def mark(
                 # what the check raises of a stand-in says nothing of the answer
                 stopped = bool(notes) and not is_theirs(error)
                 said = "The check cannot go on." if stopped else ended(error)
+                said = f"{said} {session.raised}".strip()
                 return Mark(exercise.label, 0.0, ("raises",), _after(notes, said), kept)
         ending, kept = session.ending, session.kept
+    if share < 1 and session.raised:
+        said = f"{said} {session.raised}"
     if ending.name:
         return Mark(exercise.label, 0.0, (ending.name,), ending.message, kept)
     return Mark(exercise.label, share, mistakes, _after(notes, said), kept)

@@ -16,15 +16,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from attnbook.course.assignments import assertions, task
+from attnbook.course.assignments import ALLOWED, assertions, task
 from attnbook.course.blanks import blanks
 from attnbook.course.borrowed import first_line
 from attnbook.course.exercises import Exercise
+from attnbook.course.files import CELL
 from attnbook.course.hidden import redrawn, reseeded, seed_of
 from attnbook.course.installing import first_cell
 from attnbook.course.judge import Solved, solved
 from attnbook.course.sizes import resized
-from attnbook.course.submissions import CELL
 
 SOLUTION = "### BEGIN SOLUTION", "### END SOLUTION"
 HIDDEN = "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"
@@ -84,7 +84,8 @@ def release(chapters: Iterable[str], folder: Path) -> list[str]:
 
 def notebook(exercises: list[Exercise], secret: str) -> dict[str, Any]:
     """Return the source notebook of a chapter, as nbformat has it."""
-    title = f"# Assignment: {exercises[0].chapter}\n\nRun the cells in order. {HELPERS}"
+    words = ["Run the cells in order.", HELPERS, *ALLOWED]
+    title = f"# Assignment: {exercises[0].chapter}\n\n{' '.join(words)}"
     cells = [_cell("markdown", title, "title")]
     for exercise in exercises:
         cells += _cells(exercise, secret)

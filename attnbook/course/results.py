@@ -100,9 +100,10 @@ def page(result: Result, exercises: Sequence[Exercise]) -> str:
     total = points_of_all(result, exercises)
     most = sum(e.points for e in exercises)
     head = "<tr><th>Exercise</th><th>Points</th><th>What the check says</th></tr>"
+    unread = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in result.unread)
     return _page(
         result.student,
-        f"<p>{total:g} of {most} points</p><table>{head}{''.join(rows)}</table>",
+        f"<p>{total:g} of {most} points</p>{unread}<table>{head}{''.join(rows)}</table>",
     )
 
 
@@ -141,4 +142,5 @@ def gradescope(result: Result, exercises: Sequence[Exercise]) -> dict[str, Any]:
         }
         for exercise in exercises
     ]
-    return {"score": points_of_all(result, exercises), "tests": tests}
+    told = {"output": " ".join(result.unread)} if result.unread else {}
+    return {"score": points_of_all(result, exercises), **told, "tests": tests}

@@ -118,6 +118,7 @@ class Session:
         self.functions: list[Callable] = []  # of this side, by the numbers that the worker knows
         self.spent, self.ending = 0.0, Ending("", "")
         self.kept: tuple[str, ...] = ()
+        self.raised = ""  # with which error the submission ended once it had bound its names
         self.job: dict[str, Any] = {
             "given": exercise.given,
             "source": source,
@@ -149,6 +150,7 @@ class Session:
         """Run the submission and return what it hands over, by name.
 
         Those of the `optional` names may be absent, though not all names, which counts as None.
+        What is bound before the submission raises is handed over.
 
         Raises
         ------
@@ -164,12 +166,14 @@ class Session:
         self._send(self.job)
         self.kept = tuple(map(str, self._receive().get("kept", ())))
         told = self._reply()
-        if "raised" in told:
-            raise self._end(*_of_error(told))
+        raised = _of_error(told) if "raised" in told else None
         absent = [name for name in self.job["names"] if name in told.get("absent", ())]
         if absent and (set(absent) - set(optional) or absent == self.job["names"]):
+            if raised:
+                raise self._end(*raised)
             listed = ", ".join(f"`{name}`" for name in absent)
             raise self._end("not handed in", f"Your submission has no {listed}.")
+        self.raised = raised[1] if raised else ""
         return {name: self.ask(i) for i, name in enumerate(self.job["names"])}
 
     def ask(self, number: int, **what: Any) -> Any:

@@ -6,7 +6,6 @@ and attnbook does not. Where an exercise uses functions of attnbook, these alone
 their public names.
 """
 
-import builtins
 import contextlib
 import importlib
 import inspect
@@ -23,81 +22,15 @@ from typing import Any
 
 import limits
 import numpy as np
+import standins
 import wire
-
-FILE = "<the submission>"
+from standins import FILE
 
 PLACES = ("stdlib", "platstdlib", "purelib", "platlib")
 """Python's names of the folders of its own library and of packages."""
 
 GRADER = ("check", "course")
 """What no answer may read of attnbook, and nothing of its other rooms needs."""
-
-
-class NotAtHand(ImportError):  # noqa: N818
-    """The submission asks for a module or a function that it cannot have."""
-
-
-class Silent:
-    """Stands for `attnbook.check` and its reports: it takes every call and says nothing."""
-
-    passed = True
-    mistake = message = detail = ""
-
-    def __getattr__(self, name: str) -> "Silent":
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self
-
-    def __call__(self, *given: Any, **options: Any) -> "Silent":
-        return self
-
-
-class StandIn:
-    """Modules in the place of attnbook, which hold only what an exercise uses."""
-
-    def __init__(self, found: dict[str, Any]):
-        self.modules: dict[str, types.ModuleType] = {}
-        setattr(self._module("attnbook"), "check", silent := Silent())  # noqa: B010
-        self.modules["attnbook.check"] = silent  # type: ignore[assignment]
-        for path, value in found.items():
-            parent, _, name = f"attnbook.{path}".rpartition(".")
-            if not isinstance(value, types.ModuleType):
-                setattr(self._module(parent), name, value)
-        self._import = builtins.__import__
-        builtins.__import__ = self
-        sys.meta_path.insert(0, self)
-
-    def _module(self, name: str) -> types.ModuleType:
-        if name not in self.modules:
-            made = self.modules[name] = types.ModuleType(name)
-
-            def missing(attribute: str) -> Any:
-                if attribute.startswith("__"):
-                    raise AttributeError(attribute)
-                raise NotAtHand(f"`{name}.{attribute}` is not at hand in this exercise")
-
-            made.__getattr__ = missing  # type: ignore[method-assign]
-            parent, _, own = name.rpartition(".")
-            if parent:
-                setattr(self._module(parent), own, made)
-        return self.modules[name]
-
-    def __call__(
-        self, name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
-    ) -> Any:
-        """Import a module, as `__import__` does."""
-        own = str((globals or {}).get("__name__", "")).partition(".")[0]
-        if name.partition(".")[0] != "attnbook" or own == "attnbook":
-            return self._import(name, globals, locals, fromlist, level)
-        if name not in self.modules:
-            raise NotAtHand(f"`{name}` is not at hand in this exercise")
-        return self.modules[name] if fromlist else self.modules["attnbook"]
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        """Find no module, and say so of some."""
-        if name.partition(".")[0] in ("attnbook", "torch", "cupy", "scipy"):
-            raise NotAtHand(f"`{name}` is not at hand where this exercise is graded")
 
 
 def real(uses: list[str]) -> dict[str, Any]:
@@ -127,7 +60,8 @@ class Worker:
 
     def run(self, space: dict[str, Any], found: dict[str, Any]) -> None:
         job, about = self._receive(), self.about
-        modules = StandIn(found | job["functions"]).modules
+        stand_in = standins.StandIn(found | job["functions"])
+        modules = stand_in.modules
         if not about["real"]:
             exec(compile(job["given"], "<given>", "exec"), space)
         for key, value in space.items():
@@ -135,7 +69,7 @@ class Worker:
                 space[key] = modules[value.__name__]
         library = [path for path in sys.path if path not in about["packages"]]
         sys.path[:] = [path for path in library if path != os.path.dirname(__file__)]
-        for name in ("limits", "wire"):
+        for name in ("limits", "standins", "wire"):
             del sys.modules[name]
         kept = limits.step_down(about["readable"])
         kept += limits.limit(job["seconds"], job["megabytes"])
@@ -143,14 +77,10 @@ class Worker:
         self._send({"kept": kept})
         source = job["source"]
         linecache.cache[FILE] = (len(source), None, source.splitlines(True), FILE)
-        try:
-            exec(compile(source, FILE, "exec", dont_inherit=True), space)
-        except BaseException as error:
-            self._send(raised(error))
-            return
+        error = stand_in.execute(source, space)
         absent = [name for name in job["names"] if name not in space]
         self.objects = [space.get(name) for name in job["names"]]
-        self._send({"absent": absent})
+        self._send({"absent": absent, **(raised(error) if error else {})})
         while True:
             self._serve(self._receive())
 
