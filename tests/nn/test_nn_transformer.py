@@ -255,10 +255,11 @@ def test_what_is_shared_is_held_once():
     torch.testing.assert_close(whole, sum(pieces))
 
 
+@pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_an_array_in_two_fields_becomes_two_parameters_in_a_module_and_two_arrays_in_a_file(
-    tmp_path,
+    tmp_path, library
 ):
-    weights = model_weights(source_vocabulary=11)
+    weights = model_weights(source_vocabulary=11).to(library)
     stack, one = weights.decoder, weights.decoder.layers[0]
     weights = replace(
         weights,
