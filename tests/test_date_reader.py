@@ -4,6 +4,7 @@ import json
 import sys
 from pathlib import Path
 
+import jupytext
 import numpy as np
 import pytest
 
@@ -52,3 +53,39 @@ def test_the_stored_weights_make_the_recorded_mistakes():
     found = {tuple(row) for row in tool.mistakes(weights, asked, VOCABULARY)}
     expected = {tuple(row) for row in RECORD["test_mistakes"]}
     assert len(found ^ expected) <= 1  # a near tie may fall otherwise on another processor
+
+
+def without_rows(weights, head, *, copied=True, rows=32, others=0.0):
+    """Return `weights` without the rows of a head, in the ways of `ABLATIONS`."""
+    name = "decoder.layers.0.cross_attention.W_O"
+    arrays = {k: x.copy() if copied else x for k, x in weights.arrays().items()}
+    arrays[name][rows * head : rows * (head + 1)] = 0
+    arrays["target_embedding"][0] += others
+    return weights.with_arrays(arrays)
+
+
+ABLATIONS = [
+    ({}, [True, True]),
+    ({"copied": False}, [False, False]),
+    ({"rows": 16}, [False, False]),
+    ({"others": 1.0}, [False, False]),
+]
+
+
+@pytest.mark.parametrize(("options", "right"), ABLATIONS)
+def test_the_check_of_a_head_that_is_removed_asks_for_a_copy(options, right):
+    """It is taken from the chapter, and meets weights of another draw there."""
+    cells = jupytext.read(ROOT / "book/training.md").cells
+    source = "\n".join(
+        cell["source"]
+        for cell in cells
+        if cell["source"].startswith(("CROSS = ", "def check_without("))
+    )
+    reader = TransformerWeights.init(0, 7, d_model=64, n_heads=2, d_ff=5, n_layers=1)
+    before = {k: x.copy() for k, x in reader.arrays().items()}
+    names = {"np": np, "reader": reader}
+    exec(source, names)
+    found = names["check_without"](lambda weights, head: without_rows(weights, head, **options))
+    assert found == right
+    cross = names["CROSS"]
+    np.testing.assert_array_equal(reader.arrays()[cross], before[cross])

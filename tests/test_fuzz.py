@@ -5,6 +5,7 @@ A run of the suite makes few of these calls, and every week it makes many.
 
 import copy
 import inspect
+import warnings
 
 import numpy as np
 import pytest
@@ -17,6 +18,13 @@ from attnbook.arrays.weights import Weights
 
 CALLS = 20_000 if WEEKLY else 1000
 
+
+def nested(layout):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # PyTorch calls them a prototype
+        return torch.nested.nested_tensor([torch.ones(2, 5), torch.ones(3, 5)], layout=layout)
+
+
 ODD = (
     *(None, True, False, -1, 0, 1, 3, 2**31, 2**63, 2**64, 10**400, -(2**63), 0.5, -0.5, 1e400),
     *(float("nan"), 1j, "no", "", "reference", b"x", (), (1, 2), [], [1, 2], [[1], [1, 2]], {}),
@@ -28,6 +36,7 @@ ODD = (
     *(torch.ones(3).bfloat16(), torch.eye(3).to_sparse(), attnbook.LayerNormWeights()),
     *(np.ones((3, 5), [("a", "f4"), ("b", "i4")]), np.zeros(3, "V8"), np.ones(3, "datetime64[s]")),
     *(torch.ones(3, 5).to(torch.float8_e4m3fn), torch.ones(3, 5).to(torch.float8_e5m2)),
+    *(nested(layout) for layout in (torch.strided, torch.jagged)),
 )
 
 

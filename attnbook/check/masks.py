@@ -39,8 +39,16 @@ def causal_mask(f: Callable, *, time_limit: float = 10.0) -> Report:
     if report.case is None or not _takes_two(f):
         return report
     n_q = report.case.arguments["n_q"]  # the case is called again with both sizes by position
-    sizes = {"n_q": n_q, "n_k": report.case.input.get("n_k", n_q)}
-    return replace(report, case=replace(report.case, arguments=sizes, options={}))
+    n_k = report.case.input.get("n_k", n_q)
+    message = report.message
+    if n_q > n_k and report.mistake in ("raises", "wrong shape"):
+        message += (
+            f" Here there are more queries than keys, so the mask has shape ({n_q}, {n_k}) and its "
+            f"first {n_q - n_k} rows are empty. A slice of a square mask, such as mask[-n_q:], has "
+            "at most n_k rows. Compare the places instead: j ≤ i + n_k - n_q."
+        )
+    case = replace(report.case, arguments={"n_q": n_q, "n_k": n_k}, options={})
+    return replace(report, message=message, case=case)
 
 
 _STEPS: dict[str, Callable] = {

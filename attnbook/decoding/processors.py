@@ -17,7 +17,7 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from attnbook.arrays.arguments import check_int, check_number, check_positive
+from attnbook.arrays.arguments import check_array, check_int, check_number, check_positive
 from attnbook.arrays.array import Array, array_namespace, to_accumulate
 from attnbook.arrays.lengths import placed
 from attnbook.arrays.move import numbers_of
@@ -91,7 +91,7 @@ def temperature(temperature: float) -> Processor:
             "temperature must be above 0, got 0; greedy_decode takes the most likely token"
         )
     divisor = min(max(temperature, 1e-30), 1e30)  # float32 holds both
-    return lambda log_p, prefixes: to_accumulate(log_p) / divisor
+    return lambda log_p, prefixes: widened(log_p) / divisor
 
 
 def top_k(k: int) -> Processor:
@@ -129,7 +129,8 @@ def top_k(k: int) -> Processor:
     k = check_int("top_k", k, at_least=1)
 
     def keep(log_p, prefixes):
-        xp, log_p = array_namespace(log_p), to_accumulate(log_p)
+        log_p = widened(log_p)
+        xp = array_namespace(log_p)
         if k >= log_p.shape[-1]:
             return log_p
         ranked = xp.sort(log_p, axis=-1, descending=True, stable=False)
@@ -181,7 +182,8 @@ def top_p(p: float) -> Processor:
     p = float(p)
 
     def keep(log_p, prefixes):
-        xp, log_p = array_namespace(log_p), to_accumulate(log_p)
+        log_p = widened(log_p)
+        xp = array_namespace(log_p)
         if p == 1:
             return log_p
         ranked = xp.sort(log_p, axis=-1, descending=True, stable=False)
@@ -228,7 +230,8 @@ def min_p(p: float) -> Processor:
     log_share = math.log(p) if p else -math.inf
 
     def keep(log_p, prefixes):
-        xp, log_p = array_namespace(log_p), to_accumulate(log_p)
+        log_p = widened(log_p)
+        xp = array_namespace(log_p)
         least = xp.max(log_p, axis=-1, keepdims=True) + log_share
         return xp.where(log_p >= least, log_p, -xp.inf)
 
@@ -279,7 +282,8 @@ def repetition_penalty(penalty: float) -> Processor:
     penalty = check_positive("repetition_penalty", penalty)
 
     def weaken(log_p, prefixes):
-        xp, log_p = array_namespace(log_p), to_accumulate(log_p)
+        log_p = widened(log_p)
+        xp = array_namespace(log_p)
         if penalty == 1:
             return log_p
         seen = np.zeros(log_p.shape, dtype=bool)
@@ -292,6 +296,12 @@ def repetition_penalty(penalty: float) -> Processor:
 
 
 # The mathematics. These may rely on checked arguments.
+
+
+def widened(log_p):
+    """Return scores in the dtype to compute in, or raise if they are no array."""
+    check_array("log_p", log_p)
+    return to_accumulate(log_p)
 
 
 def _best(log_p, ranked, n):

@@ -255,7 +255,7 @@ def _check_processors(processors):
     kind = type(processors).__name__
     try:
         processors = None if callable(processors) else tuple(processors)
-    except TypeError:  # None, or an array without axes
+    except (TypeError, RuntimeError):  # None, an array without axes, or a nested tensor
         processors = None
     if processors is None:
         raise TypeError(f"processors must be a sequence of callables, got {kind}")

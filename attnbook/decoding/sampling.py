@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 
 from attnbook.arrays.arguments import generator
-from attnbook.arrays.array import Array, array_namespace, to_accumulate
+from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.lengths import placed
 from attnbook.decoding import processors
-from attnbook.decoding.processors import Prefix, Processor
+from attnbook.decoding.processors import Prefix, Processor, widened
 from attnbook.single_head.softmax import softmax_of
 
 
@@ -83,7 +83,7 @@ def sampler(
     drawn: list[np.ndarray] = []  # ξ of every sequence, one entry for each token made
 
     def choose(log_p, prefixes):
-        log_p = to_accumulate(log_p)
+        log_p = widened(log_p)
         check_possible(log_p)
         made = [len(prefix.made) for prefix in prefixes]
         if max(made) == 0:  # the first step of a stream

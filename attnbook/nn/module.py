@@ -14,6 +14,8 @@ class WeightsModule(torch.nn.Module):
     A nested dataclass becomes a module of its own class, a tuple a `torch.nn.ModuleList`, an
     array a parameter; plain numbers and names are attributes, and None stays None. A subclass says
     which dataclass it holds: ``class LayerNorm(WeightsModule, kind=LayerNormWeights)``.
+    An array that stands in two fields, or a layer that stands in a stack twice, becomes two
+    parameters, because every field is copied, and training moves them apart.
     """
 
     _kind: ClassVar[Any]  # the dataclass

@@ -133,8 +133,9 @@ class Transformer(DroppingModule, kind=TransformerWeights):
 
     An encoder-decoder, or a language model where `weights` has no encoder. Weights without a
     `source_embedding` or an `output` share the target's embedding, which is then one parameter. An
-    array that stands in two fields becomes two parameters, which training moves apart, and so it
-    does in a file: to tie two fields leave the second None.
+    array that stands in two fields, or a layer that stands in a stack twice, becomes two
+    parameters, because every field is copied, and training moves them apart. So to tie the
+    embeddings leave `source_embedding` and `output` None.
 
     Parameters
     ----------

@@ -43,7 +43,9 @@ def save_weights(path: Path, weights: Weights) -> None:
 
     Notes
     -----
-    bfloat16 is stored as float32, which holds it exactly.
+    bfloat16 is stored as float32, which holds it exactly. An array that stands in two fields is
+    written once for each, because the names of such a file share no memory, and it comes back as
+    two arrays.
 
     Examples
     --------

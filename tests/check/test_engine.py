@@ -1005,6 +1005,54 @@ def test_the_case_of_a_causal_mask_is_called_again_with_both_sizes():
         assert case.options == {}
 
 
+def test_a_causal_mask_that_is_sliced_is_told_which_shape_is_asked():
+    def square(n_k):
+        return np.tri(n_k, dtype=bool)
+
+    def filled(n_q, n_k):
+        mask = np.zeros((n_q, n_k), dtype=bool)
+        mask[...] = square(n_k)[-n_q:]
+        return mask
+
+    def refused(n_q, n_k):
+        if n_q > n_k:
+            raise ValueError("more queries than keys")
+        return square(n_k)[-n_q:]
+
+    ways = {
+        filled: "raises",
+        refused: "raises",
+        lambda n_q, n_k: square(n_k)[-n_q:].reshape(n_q, n_k): "raises",
+        lambda n_q, n_k: square(n_k)[-n_q:]: "wrong shape",
+        lambda n_q, n_k: square(n_k)[n_k - n_q :]: "wrong shape",
+    }
+    for way, mistake in ways.items():
+        report = check.causal_mask(way)
+        n_q, n_k = report.case.arguments.values()
+        assert (report.mistake, n_q > n_k) == (mistake, True)
+        assert f"the mask has shape ({n_q}, {n_k}) and its first {n_q - n_k} rows" in report.message
+        assert report.message.endswith("Compare the places instead: j ≤ i + n_k - n_q.")
+    for other in (lambda n_q, n_k: 1 / 0, lambda n_q, n_k: np.ones((2, 9), bool)):
+        assert "Compare the places" not in check.causal_mask(other).message
+
+
+def test_parents_and_tokens_may_stand_in_lists():
+    def step(totals, log_p, n_beams):
+        best = np.argsort(-(totals[:, None] + log_p), axis=None, kind="stable")[:n_beams]
+        return best // log_p.shape[1], best % log_p.shape[1]
+
+    lists = [
+        lambda *given: tuple(x.tolist() for x in step(*given)),
+        lambda *given: [x.tolist() for x in step(*given)],
+        lambda *given: (step(*given)[0].tolist(), step(*given)[1]),
+        lambda *given: (step(*given)[0], list(step(*given)[1])),
+    ]
+    for way in lists:
+        assert check.beam_step(way)
+    floats = check.beam_step(lambda *given: tuple(list(1.0 * x) for x in step(*given)))
+    assert floats.mistake == "wrong dtype"
+
+
 def test_a_long_line_is_cut():
     line = "return " + " + ".join(["x"] * 40)
     name = "a file with a long line"

@@ -241,6 +241,10 @@ decode(processors=1)
     TypeError: processors must be a sequence of callables, got int
 decode(processors=np.array(None))
     TypeError: processors must be a sequence of callables, got ndarray
+decode(processors=nested)
+    TypeError: processors must be a sequence of callables, got Tensor
+decode(processors=[lambda log_p, prefixes: nested])
+    TypeError: what a processor returns must be dense, got a nested array
 decode(processors=[ban(0), 1])
     TypeError: processors[1] must be callable, got int
 decode(processors=[lambda log_p, prefixes: log_p[:, :2]])
@@ -256,6 +260,7 @@ decode(processors=[lambda log_p, prefixes: log_p * np.nan])
 """
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 @pytest.mark.parametrize(("call", "kind", "message"), error_rows(ERRORS))
 def test_processors_refuse(call, kind, message):
     for way, more in WAYS.items():
@@ -265,5 +270,20 @@ def test_processors_refuse(call, kind, message):
             return getattr(decoding, way)(chain(RING), **asked)
 
         rows = 3 if way == "beam_search" else 1
-        names = {"decode": decode, "decoding": decoding, "ban": ban, "np": np}
+        nested = torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)])
+        names = {"decode": decode, "decoding": decoding, "ban": ban, "np": np, "nested": nested}
         assert_raises(call, kind, message.format(rows=rows), names)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+@pytest.mark.parametrize("name", [*KINDS, "sampler"])
+def test_scores_that_are_no_array_of_numbers_are_refused_by_name(name, layout):
+    process = getattr(decoding, name)(1)
+    nested = torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)], layout=layout)
+    kind = "nested" if layout is torch.strided else "jagged"
+    prefixes = [Prefix(np.array([0]), NOTHING)]
+    with pytest.raises(TypeError, match=f"log_p must be dense, got a {kind} array"):
+        process(nested, prefixes)
+    with pytest.raises(TypeError, match=f"log_p {NOT_AN_ARRAY}list"):
+        process([[0.0, -1.0]], prefixes)

@@ -255,6 +255,38 @@ def test_what_is_shared_is_held_once():
     torch.testing.assert_close(whole, sum(pieces))
 
 
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_an_array_in_two_fields_becomes_two_parameters_in_a_module_and_two_arrays_in_a_file(
+    tmp_path, library
+):
+    weights = model_weights(source_vocabulary=11).to(library)
+    stack, one = weights.decoder, weights.decoder.layers[0]
+    weights = replace(
+        weights,
+        source_embedding=weights.target_embedding,
+        decoder=replace(stack, layers=(one, one)),
+    )
+    pairs = [
+        ("source_embedding", "target_embedding"),
+        ("decoder.layers.0.self_attention.W_Q", "decoder.layers.1.self_attention.W_Q"),
+    ]
+    ab.training.save_weights(tmp_path / "weights", weights)
+    loaded = ab.training.load_weights(tmp_path / "weights", "torch").arrays()
+    model = nn.Transformer(weights)
+    for first, second in pairs:
+        assert weights.arrays()[first] is weights.arrays()[second]
+        for held in (dict(model.named_parameters()), dict(model.weights.arrays()), loaded):
+            torch.testing.assert_close(held[first], held[second])
+            held[first].data[0] += 1
+            assert not torch.equal(held[first], held[second])
+            held[first].data[0] -= 1
+    assert len(list(model.parameters())) == len(weights.arrays())
+    model(SOURCE, TARGET).square().sum().backward()
+    torch.optim.SGD(model.parameters(), 0.1).step()
+    trained = dict(model.named_parameters())
+    assert not any(torch.equal(trained[first], trained[second]) for first, second in pairs)
+
+
 def test_repr_tells_the_structure():
     weights = ab.EncoderWeights.init(0, 1, 4, 2, 3, norm="post", bias=False)
     text = repr(nn.Encoder(weights, dropout=0.25))

@@ -514,7 +514,8 @@ def test_an_index_that_is_full_stays_as_it_was(monkeypatch):
 
 
 WRONG_SIGNATURES = [
-    (np.zeros((1, 2)), TypeError, "must have dtype int64, got float64"),
+    *((np.full((1, 2), x), TypeError, "must have dtype int64, got float64") for x in (0.0, np.nan)),
+    (np.zeros((0, 2)), TypeError, "must have dtype int64, got float64"),
     (np.zeros((1, 2), dtype=np.int32), TypeError, "must have dtype int64, got int32"),
     (np.zeros((1, 3), dtype=np.int64), ValueError, r"must have shape \(n, 2\), got \(1, 3\)"),
     (np.zeros(2, dtype=np.int64), ValueError, r"must have shape \(n, 2\), got \(2,\)"),
@@ -522,6 +523,10 @@ WRONG_SIGNATURES = [
 ROWS = "must be in the index, each named once, got "
 WRONG_ROWS = [
     ([1.0], TypeError, "must be ints, got float64"),
+    *(([x], TypeError, "must be ints, got float64") for x in (np.nan, np.inf, -np.inf)),
+    (np.full(3, np.nan, np.float16), TypeError, "must be ints, got float16"),
+    (np.array([None]), TypeError, "must be ints, got object"),
+    (np.array(["NaT"], "datetime64[D]"), TypeError, "must be ints, got datetime64"),
     (np.array([True]), TypeError, "must be ints, got bool"),
     (1, ValueError, r"must have shape \(m,\), got \(\)"),
     ([[1], [2, 3]], ValueError, "must be ints in rows of one length, got others"),

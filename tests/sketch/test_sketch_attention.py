@@ -296,6 +296,34 @@ def test_a_sketch_without_keys_returns_zeros(impl, options, were):
     assert found["bound"].shape == (0,)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"estimator": name} for name in ("union", "importance", "duplicates")),
+        *({"tail": "moments"}, {"tail": "uniform"}, {"n_heavy": 2}, {"n_probes": 2}),
+    ],
+)
+def test_no_queries_have_no_answers_whatever_was_added(impl, options):
+    query, key, value = drawn()
+    sketch = SketchAttention(SIGNS, impl=impl, **options)
+    for keys, width in ((None, D), (0, D_V), (1, D_V), (N, D_V)):
+        if keys is not None:
+            sketch.update(key[:keys], value[:keys])
+        assert [x.shape for x in sketch.query(query[:0])] == [(0, 0)] * 2
+        assert len(sketch.attention_weights(query[:0])[0]) == 0
+        assert sketch.attention_output(query[:0]).shape == (0, width)
+        output, evidence = sketch.attention_output(query[:0], return_evidence=True)
+        assert output.shape == (0, width)
+        assert all(getattr(evidence, name).shape == (0,) for name in FIELDS)
+        for ask in (sketch.query, sketch.attention_weights, sketch.attention_output):
+            for n in (0, 2):
+                with pytest.raises(ValueError, match=rf"query must have shape .*, got \({n}, 0\)"):
+                    ask(query[:n, :0])
+            for x in (math.nan, math.inf, -math.inf):
+                with pytest.raises(ValueError, match="query must be finite, got NaN or infinity"):
+                    ask(np.full((200, D), x))
+
+
 def test_an_update_that_raises_changes_nothing():
     query, key, value = drawn()
     sketch = sketch_of(SIGNS, key, value, tail="moments", n_heavy=3)
@@ -342,7 +370,9 @@ def test_removals_are_checked(impl):
         ([-1], "ids must be at least 0, got -1"),
         ([2, 2], "ids must be in the index, each named once, got 2"),
         (np.array([2**64 - 1], dtype=np.uint64), r"ids must be at most 2\*\*63 - 1"),
-        ([0.5], "ids must be ints, got float64"),
+        *(([x], "ids must be ints, got float64") for x in (0.5, math.nan, math.inf)),
+        (np.full(2, math.nan), "ids must be ints, got float64"),
+        (math.nan, "ids must be ints, got float64"),
     ):
         with pytest.raises((TypeError, ValueError), match=message):
             sketch.remove(wrong)
