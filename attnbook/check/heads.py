@@ -267,7 +267,7 @@ HEADS_MISTAKES = mistakes(
         "weights averaged over the heads": {
             "mix": lambda weights, value: np.mean(weights, axis=-3, keepdims=True) @ value
         },
-        "softmax over the heads": {"axis": lambda x, axis: -3},
+        "softmax over the heads": each("axis", lambda x, axis: -3, lambda x, axis: 0),
         "scale by √d_model": each(
             "width",
             lambda x, y, a, c, h: a.shape[-1],

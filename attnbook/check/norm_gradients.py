@@ -36,7 +36,7 @@ def rms_norm_vjp(f: Callable, *, time_limit: float = 10.0) -> Report:
     >>> from attnbook import check
     >>> def my_vjp(x, gain, G):
     ...     size = ((x**2).mean(axis=-1, keepdims=True) + 1e-5) ** 0.5
-    ...     return G * gain / size, (G * x / size).sum(axis=0)
+    ...     return G * gain / size, (G * x / size).reshape(-1, x.shape[-1]).sum(axis=0)
     >>> check.rms_norm_vjp(my_vjp).mistake
     'size taken for a constant'
     """

@@ -367,6 +367,7 @@ best left out: best = xp.argsort(-xp.reshape(scores, (-1,)), stable=True)[1 : k 
 best alone: best = xp.argsort(-xp.reshape(scores, (-1,)), stable=True)[:1] + 0 * xp.arange(k)
 read by columns: best = xp.argsort(-xp.reshape(scores.mT, (-1,)), stable=True)[:k]
 token off by one: best // n, best % n + 1
+divided by the number of beams: best // k, best % n
 parents lost: 0 * best, best % n
 one too many: best = xp.argsort(-xp.reshape(scores, (-1,)), stable=True)[: k + 1]
 log p forgotten: scores = t[:, None] + 0 * xp.exp(log_p)

@@ -42,6 +42,8 @@ order of the tokens lost: D = array_namespace(x).flip(flat(x), axis=0).mT @ flat
 W not transposed in grad_x: d = g @ W
 x not transposed in grad_W: D = x @ g
     D = x @ g.mT
+another product: d = W @ g.mT
+    D = flat(x).mT @ flat(g).mT
 grad_W transposed: D = (x.mT @ g).mT.mT.mT
 averaged over the tokens: D = flat(x).mT @ flat(g) / x.shape[-2]
     D = flat(x).mT @ flat(g) / g.shape[-2] / g.shape[-1]
@@ -52,20 +54,20 @@ tokens summed before the product: D = total(x, 0).mT @ total(g, 0)
 tokens mixed in grad_x: d = total(g @ W.mT, 0) + 0 * x
     d = mean(g @ W.mT, 0, keepdims=False)
 grad_x averaged: d = g @ W.mT / x.shape[-2]
-    d = g @ W.mT / x.shape[-2]; D = x.mT @ g / x.shape[-2]
-output in the place of grad_output: d = (x @ W) @ W.mT; D = x.mT @ (x @ W)
-output in the place of x: D = (x @ W).mT @ g
+    d = g @ W.mT / x.shape[-2]; D = flat(x).mT @ flat(g) / x.shape[-2]
+output in the place of grad_output: d = (x @ W) @ W.mT; D = flat(x).mT @ flat(x @ W)
+output in the place of x: D = flat(x @ W).mT @ flat(g)
 W in the place of x: D = W.mT @ g
     D = W @ g
 x in the place of W: d = g @ x.mT
 grad_output passed on: d = g
-weights added to the gradient: D = x.mT @ g + W
-step taken: D = W - x.mT @ g
+weights added to the gradient: D = flat(x).mT @ flat(g) + W
+step taken: D = W - flat(x).mT @ flat(g)
 gradients swapped: out = (D, d)
-divided by a width: D = x.mT @ g / x.shape[-1]
+divided by a width: D = flat(x).mT @ flat(g) / x.shape[-1]
     d = g @ W.mT / x.shape[-1]
-grad_output ignored: d = xp.ones_like(g) @ W.mT; D = x.mT @ xp.ones_like(g)
-    D = x.mT @ xp.ones_like(g)
+grad_output ignored: d = xp.ones_like(g) @ W.mT; D = flat(x).mT @ flat(xp.ones_like(g))
+    D = flat(x).mT @ flat(xp.ones_like(g))
     d = xp.ones_like(g) @ W.mT
 all gradients negated: out = (-d, -D)
 batch not summed: D = x.mT @ g
@@ -350,17 +352,17 @@ def counts(i, E, g):
 
 
 EMBED_VJP = TABLE.wrong("""
-other rows not 0: h.mT @ g + E * (counts(i, E, g) == 0)
+other rows not 0: flat(h).mT @ flat(g) + E * (counts(i, E, g) == 0)
 first token lost: h[1:].mT @ g[1:]
 repeated token counted once: written(i, E, g)
     written(i, E, g, -1)
 repeated token averaged: flat(h).mT @ flat(g) / (counts(i, E, g) + (counts(i, E, g) == 0))
 repeated token multiplied: flat(h).mT @ flat(g) * counts(i, E, g)
-averaged over the tokens: h.mT @ g / i.shape[0]
-averaged over the vocabulary: h.mT @ g / E.shape[0]
-times √d_model: h.mT @ g * E.shape[1] ** 0.5
-divided by √d_model: h.mT @ g / E.shape[1] ** 0.5
-    h.mT @ g / E.shape[1]
+averaged over the tokens: flat(h).mT @ flat(g) / i.shape[0]
+averaged over the vocabulary: flat(h).mT @ flat(g) / E.shape[0]
+times √d_model: flat(h).mT @ flat(g) * E.shape[1] ** 0.5
+divided by √d_model: flat(h).mT @ flat(g) / E.shape[1] ** 0.5
+    flat(h).mT @ flat(g) / E.shape[1]
 one gradient for all rows: flat(g).sum(0) + 0 * E
     flat(g).mean(0) + 0 * E
     h.mT @ (0 * g + g[:1])
@@ -369,27 +371,27 @@ rows of other tokens: h.mT @ xp.flip(g, axis=-2)
     h = one_hot(np.asarray(i)[::-1], E.shape[0], g)
     h[1:].mT @ g[:-1]
     h[:-1].mT @ g[1:]
-begun with ones: h.mT @ g + 1
+begun with ones: flat(h).mT @ flat(g) + 1
 rows of grad_output returned: g
 rows by position: h = one_hot(np.arange(g.shape[-2]) % E.shape[0], E.shape[0], g)
     xp.concat([flat(g), 0 * E])[: E.shape[0]]
 rows by rank: h = one_hot(np.unique(np.asarray(i), return_inverse=True)[1], E.shape[0], g)
-only the rows that occur: (h.mT @ g)[np.unique(np.asarray(i))]
+only the rows that occur: (flat(h).mT @ flat(g))[np.unique(np.asarray(i))]
 gathered for scattered: g[i % g.shape[0]]
-table added: h.mT @ g + E
-step taken: E - h.mT @ g
-    E - 0.1 * (h.mT @ g)
+table added: flat(h).mT @ flat(g) + E
+step taken: E - flat(h).mT @ flat(g)
+    E - 0.1 * (flat(h).mT @ flat(g))
 rows of the table in front: h.mT @ (g * E[i])
 last token lost: h[:-1].mT @ g[:-1]
 first token lost: h[1:].mT @ g[1:]
-last row left out: xp.flip(but_row_0(xp.flip(h.mT @ g, axis=0)), axis=0)
-id 0 taken for padding: but_row_0(h.mT @ g)
+last row left out: xp.flip(but_row_0(xp.flip(flat(h).mT @ flat(g), axis=0)), axis=0)
+id 0 taken for padding: but_row_0(flat(h).mT @ flat(g))
 grad_output ignored: h.mT @ array_namespace(g).ones_like(g)
 id one too small: h = one_hot(i - 1, E.shape[0], g)
 id one too large: h = one_hot((i + 1) % E.shape[0], E.shape[0], g)
 ids counted from the end: h = one_hot(E.shape[0] - 1 - i, E.shape[0], g)
 transposed: g.mT @ h
-gradient negated: -(h.mT @ g)
+gradient negated: -(flat(h).mT @ flat(g))
 batch not summed: h.mT @ g
 batch averaged: flat(h).mT @ flat(g) / (i.shape[0] if i.ndim > 1 else 1)
 """)

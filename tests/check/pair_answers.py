@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from itertools import pairwise
 
 import numpy as np
+import public_answers
 
 from attnbook.data import BytePairs
 
@@ -321,6 +322,10 @@ def names_of(merges):
 
 
 LEARN_WRONG = {
+    "ties by spelling": public_answers.learned(public_answers.spelled_last),
+    "new ids alone": public_answers.learned(
+        public_answers.smallest, lambda merges, tokens: [*range(256, len(tokens))]
+    ),
     "nothing learned": lambda words, n_merges: [],
     "ties by another rule": learn_with(choose=lambda c: min(c, key=lambda p: (-c[p], p[1], p[0]))),
     "pairs counted without their order": learn_with(
