@@ -52,8 +52,8 @@ MARKS = (
     *((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16")),
 )
 
-PASSED_OVER = {"timestamp.txt", "thumbs.db", "desktop.ini"}
-"""Files that nbgrader and systems write, besides the Markdown of a release."""
+PASSED_OVER = {"requirements.txt", "timestamp.txt", "thumbs.db", "desktop.ini"}
+"""Files of a release, and those that nbgrader and systems write, besides Markdown and wheels."""
 
 
 class Unreadable(Exception):  # noqa: N818
@@ -181,7 +181,7 @@ class Pieces:
 def kind_of(name: str) -> str:
     """Return how the name of a file ends, in small letters; an empty string passes it over."""
     name = name.rpartition("/")[2].casefold()
-    if name.startswith(".") or name in PASSED_OVER or name.endswith((".md", ".pyc")):
+    if name.startswith(".") or name in PASSED_OVER or name.endswith((".md", ".pyc", ".whl")):
         return ""
     if name.endswith(".py.txt"):  # a system that hides the end of a name adds one
         return ".py"

@@ -23,8 +23,13 @@ OTHER_LANGUAGES = {
 }
 """Magics of a cell whose text is no Python; whatever else stands below one is run."""
 
-SHOWS = re.compile(r"^[ \t]*(?:[\w, ]+=[ \t]*)?[%!?].*|^.*\?[ \t]*$", re.M)
+SHOWS = re.compile(
+    r"^[ \t]*+(?:[\w, ]++=[ \t]*+)?[%!?].*|^[^?\n]*+(?:\?[^?\n]*+)*?\?[ \t]*+$", re.M
+)
 """A line that IPython reads and Python does not."""
+
+MOST_MAGICS = 20
+"""Magics of a whole cell that stand above one another."""
 
 MOST = 2 * 10**5
 """Of letters times such lines, since IPython reads all that is there again for each of them."""
@@ -70,7 +75,10 @@ def _run_of(call: re.Match[str]) -> str:
 
 def below_magic(code: str) -> str:
     """Return what Python runs of a cell: what stands below its magics, if that is Python."""
-    while magic := CELL_MAGIC.match(code):
+    for _ in range(MOST_MAGICS):
+        magic = CELL_MAGIC.match(code)
+        if not magic:
+            break
         if magic[2] in OTHER_LANGUAGES:
             return ""
         code = magic[1] + code[magic.end() :]

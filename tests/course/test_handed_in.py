@@ -3,6 +3,7 @@
 import builtins
 import io
 import json
+import time
 import zipfile
 
 import pupils
@@ -304,3 +305,17 @@ def test_an_archive_has_a_limit_in_all(monkeypatch, tmp_path):
     (tmp_path / "ada/all.zip").write_bytes(zipped(*names, code="1" * 2**14))
     (found,) = submissions.read(tmp_path, [SHARES])
     assert any("has more than" in sentence for sentence in found.unread)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        *("!ls\n" * 20_000, "%%time\n" * 14_000, "a?\n" * 30_000, "a, " * 33_000 + "!"),
+        *(" " * 50_000 + "(", "\n" * 90_000 + "(", "? " * 49_000 + "("),
+    ],
+    ids=["shell", "magics", "help", "names", "spaces", "lines", "marks"],
+)
+def test_no_code_takes_long_to_transform(code):
+    before = time.thread_time()
+    jupyter.as_python(code)
+    assert time.thread_time() - before < 5
