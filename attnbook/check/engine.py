@@ -286,8 +286,12 @@ class Examination:
     def _find_kept_tables(self, name: str) -> None:
         """Find out whether what is kept of one input is taken for one of other sizes."""
         for case, longer, anew in grown(self.check):
-            before, after = (self.calls.attempt(one, name) for one in (case, longer))
-            if before.right and not after.right and self.calls.attempt(anew, name).right:
+            if not self.calls.attempt(case, name).right:
+                continue
+            after = self.calls.attempt(longer[0], name)
+            if not any(
+                a.right for a in (after, *(self.calls.attempt(x, name) for x in longer))
+            ) and all(self.calls.attempt(one, name).right for one in anew):
                 raise Found(findings.finding_of_a_kept_table(self.check, after))
 
     def _stage(self, stage: Stage, name: str, passed: list[Attempt]) -> list[Attempt]:

@@ -9,11 +9,15 @@ import numpy as np
 from attnbook.arrays.weights import Weights
 from attnbook.check.steps import Case, Check
 
+DRAWS = 3
+"""How often other numbers are drawn, so that no wrong result hangs on the numbers."""
 
-def grown(check: Check) -> Iterator[tuple[Case, Case, Case]]:
-    """Yield cases of the first stage: one, the same with one size doubled, and a third.
 
-    The third has the proportions of the second, and sizes that the first two do not have.
+def grown(check: Check) -> Iterator[tuple[Case, list[Case], list[Case]]]:
+    """Yield a case of the first stage, the same with one size doubled, and a third.
+
+    The third has the proportions of the second, and sizes that the first two do not have. Of the
+    second and third there are several with other numbers.
     """
     case = max(check.stages[0].cases, key=lambda case: len(_sizes(case)))
     plain = (np.ndarray, int, Weights)
@@ -24,7 +28,7 @@ def grown(check: Check) -> Iterator[tuple[Case, Case, Case]]:
         longer = _times(2, case, {size})
         anew = _times(3, longer, {2 * n if n == size else n for n in sizes})
         if _is_taken(check, longer) and _is_taken(check, anew):
-            yield case, longer, anew
+            yield case, *([_redrawn(one, seed) for seed in range(DRAWS)] for one in (longer, anew))
 
 
 def _sizes(case: Case) -> set[int]:
@@ -47,6 +51,18 @@ def _times(factor: int, case: Case, sizes: Set[int]) -> Case:
         return x
 
     return replace(case, arguments={name: longer(x) for name, x in case.arguments.items()})
+
+
+def _redrawn(case: Case, seed: int) -> Case:
+    """Return a case whose floats are a little larger or smaller, so that none occurs twice."""
+    rng = np.random.default_rng(seed)
+
+    def drawn(x: Any) -> Any:
+        if not isinstance(x, np.ndarray) or x.dtype.kind != "f":
+            return x
+        return (x * rng.uniform(0.8, 1.2, x.shape)).astype(x.dtype)
+
+    return replace(case, arguments={name: drawn(x) for name, x in case.arguments.items()})
 
 
 def _is_taken(check: Check, case: Case) -> bool:

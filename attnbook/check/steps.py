@@ -102,7 +102,8 @@ class Stage:
     upon. With `may_raise`, an error is, and a wrong result is wrong, unless the function raises on
     the first case: then it takes no such input, and what fits it in the others by chance is only
     remarked upon. With `within` it runs only if the stage of that `beyond` or `may_raise` went
-    well. `errors` names the mistake that an error of plain Python shows here.
+    well, so that nothing fits by chance. `errors` names the mistake that an error of plain Python
+    shows here.
     """
 
     cases: tuple[Case, ...]
@@ -114,7 +115,7 @@ class Stage:
 
     def excuses(self, first: BaseException | None) -> bool:
         """Tell whether wrong results are remarked upon; `first` is the error of the first case."""
-        return bool(self.beyond or (self.may_raise and first))
+        return bool(self.beyond or (self.may_raise and first and not self.within))
 
 
 @dataclass(frozen=True)
