@@ -48,7 +48,7 @@ def unfolded(text):
         found = fence.match(line)
         if found and found[2]:  # a directive begins
             folded.append(
-                (found[1], "code" in found[2] or "include" in found[2] or "math" in found[2])
+                (found[1], any(x in found[2] for x in ("code", "include", "math", "dropdown")))
             )
         elif found and folded and found[1] == folded[-1][0]:
             folded.pop()

@@ -81,7 +81,7 @@ def explain(
     for mistakes, way in _candidates(check, pairs, attempts):
         if _matches(check, way, attempts):
             return mistakes
-    near = simple or related(check, attempts, multiples) or _rounded(attempts)
+    near = simple or related(check, attempts, multiples)
     return (near,) if near else _beside(check, ways, attempts)
 
 
@@ -150,26 +150,6 @@ def _through(
 def _in_time(pairs: Iterable[Explanation]) -> Iterator[Explanation]:
     """Yield pairs while there is time, and not too many."""
     return itertools.takewhile(lambda _: is_patient(), itertools.islice(pairs, MOST_PAIRS))
-
-
-def _rounded(attempts: list[Attempt]) -> Mistake | None:
-    """Return what is said of numbers that are right to as many digits as 16 bits hold."""
-    furthest = 0.0
-    for attempt in attempts:
-        for got, right in zip(attempt.values, attempt.expected, strict=True):
-            if got.shape != right.shape or got.dtype.kind != "f":
-                return None
-            most = np.max(np.abs(right), initial=0, where=np.isfinite(right))
-            off = np.max(np.abs(got - right), initial=0, where=np.isfinite(right))
-            furthest = max(furthest, float(off / most)) if most else furthest
-    for name, digits, epsilon in (("float16", "three", 2**-10), ("bfloat16", "two", 2**-7)):
-        if furthest < 2 * epsilon:
-            return Mistake(
-                f"equal to {digits} digits",
-                f"Your numbers equal the right ones to about {digits} digits and no further, as "
-                f"after a computation in half precision. Is something rounded to {name}?",
-            )
-    return None
 
 
 def _loses(check: Check, way: Way, attempt: Attempt) -> bool:

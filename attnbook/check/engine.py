@@ -169,7 +169,8 @@ class Examination:
         for name, finding in wrong.items():
             differs = f"right on {where}; on {PRETTY[name]} its result differs. {finding.detail}"
             self.calls.remarks[name] = [f"{differs} {ONE_NAME}".replace("  ", " ")]
-            if not finding.mistake:  # else its name returns something else there, as x.max(-1) does
+            # a name may return something of another shape there, as x.max(-1) does
+            if finding.mistake != "another shape":
                 self.general += self.calls.remarks[name]
                 message = f"{message} on {where} arrays, but not on {PRETTY[name]}'s"
         for name, problem in raised.items():

@@ -204,8 +204,9 @@ class Check:
     def sequence_axes(self) -> dict[str, int]:
         """The arrays that get leading axes for a batch, and how many axes they have without."""
         one = self.stages[0].cases[0].arrays
-        optional = [case for stage in self.stages if stage.may_raise for case in stage.cases]
-        batches = [(name, x) for case in optional for name, x in case.arrays.items()]
+        of_batch = [stage for stage in self.stages if stage.may_raise.startswith("a batch")]
+        cases = [case for stage in of_batch for case in stage.cases]
+        batches = [(name, x) for case in cases for name, x in case.arrays.items()]
         of_batches = {name for name, x in batches if name in one and x.ndim > one[name].ndim}
         return {name: x.ndim for name, x in one.items() if name in of_batches}
 

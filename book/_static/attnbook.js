@@ -63,7 +63,7 @@
     box.innerHTML =
       "<p class='admonition-title'>This page is opened as a file</p><p>Cells do not run and figures do not move here, because a " +
       "browser loads their parts only from a server. In the folder that has <code>index.html</code>, run " +
-      "<code>python -m http.server</code>, and open <code>http://localhost:8000</code>.</p>";
+      "<code>python -m http.server</code>, and open <code>localhost:8000</code>.</p>";
     title.after(box);
   });
 

@@ -181,7 +181,7 @@ ON_BATCHES = {
     ),
     "rotary": (
         "wrong on a batch",
-        lambda x: ab.positions.rotary(x, interleaved=True) / (1 + x.shape[0] * (x.ndim > 3)),
+        lambda x: ab.positions.rotary(x) / (1 + x.shape[0] * (x.ndim > 2)),
     ),
 }
 

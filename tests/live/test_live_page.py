@@ -240,6 +240,8 @@ def test_a_reader_goes_through_a_chapter(open_chapter, tmp_path):
     assert "ZeroDivisionError" in reader.run("cell-4")
     assert reader.problems == []
     stop_ends_an_endless_loop(reader)
+    # Python asks for an address that the page has withdrawn, and so learns that it is to stop
+    reader.problems[:] = [x for x in reader.problems if not x.startswith("failed load: blob:")]
     reader.tab.get_by_role("button", name="Restart").click()
     assert "Restarted" in reader.said()
     live_cells_break_no_rule_and_no_width(reader, ["cell-1", "cell-4", ANSWER])
@@ -369,6 +371,8 @@ def live_cells_break_no_rule_and_no_width(reader, cells):
 def test_after_stop_refusal_and_restart_the_page_goes_on(open_chapter, tmp_path):
     reader = open_chapter(SHORTEST)
     stop_ends_an_endless_loop(reader)
+    # Python asks for an address that the page has withdrawn, and so learns that it is to stop
+    reader.problems[:] = [x for x in reader.problems if not x.startswith("failed load: blob:")]
     reader.press("cell-5", "Reset")
     reader.tab.get_by_role("button", name="Restart").click()
     a_file_with_other_bytes_is_refused(reader, "pyodide.mjs", tmp_path)
