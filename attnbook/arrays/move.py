@@ -69,7 +69,7 @@ def move(
     dtype('float32')
     """
     check_array("x", x)
-    if array_api_compat.is_array_api_obj(device):
+    if hasattr(device, "shape"):
         raise TypeError(f"device must be a device, such as its name, got {type(device).__name__}")
     source = library(x)
     target = source if library_name is None else library_name

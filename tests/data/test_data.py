@@ -147,7 +147,7 @@ def wheel_names(tmp_path_factory):
 PACKED = """
 attnbook/compilers/numbers.cu attnbook/data/date_words.toml attnbook/data/digits.npz
 attnbook/data/plays.bz2 attnbook/data/records/exact.cpu.json attnbook/data/records/long_cache.npz
-attnbook/kernels/cuda/layout.cu attnbook/kernels/cuda/naive.cu attnbook/kernels/cuda/tiled.cu
+attnbook/kernels/cuda/layout.cu attnbook/kernels/cuda/tiled.cu
 attnbook/models/recorded_sentences.npz attnbook/models/sentence_encoder.md
 attnbook/sketch/index.cu attnbook/sketch/sketch.cu licenses/LICENSE licenses/book/LICENSE
 licenses/attnbook/data/LICENSE-digits licenses/attnbook/data/LICENSE-plays
