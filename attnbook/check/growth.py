@@ -28,7 +28,7 @@ def grown(check: Check) -> Iterator[tuple[Case, list[Case], list[Case]]]:
         longer = _times(2, case, {size})
         anew = _times(3, longer, {2 * n if n == size else n for n in sizes})
         if _is_taken(check, longer) and _is_taken(check, anew):
-            yield case, *([_redrawn(one, seed) for seed in range(DRAWS)] for one in (longer, anew))
+            yield case, _draws(longer), _draws(anew)
 
 
 def _sizes(case: Case) -> set[int]:
@@ -51,6 +51,10 @@ def _times(factor: int, case: Case, sizes: Set[int]) -> Case:
         return x
 
     return replace(case, arguments={name: longer(x) for name, x in case.arguments.items()})
+
+
+def _draws(case: Case) -> list[Case]:
+    return [_redrawn(case, seed) for seed in range(DRAWS)]
 
 
 def _redrawn(case: Case, seed: int) -> Case:
