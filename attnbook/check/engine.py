@@ -286,14 +286,17 @@ class Examination:
 
     def _find_kept_tables(self, name: str) -> None:
         """Find out whether what is kept of one input is taken for one of other sizes."""
-        for case, longer, anew in grown(self.check):
-            if not self.calls.attempt(case, name).right:
+        for i, (case, longer, anew) in enumerate(grown(self.check)):
+            if i == 0 and not self.calls.attempt(case, name).right:  # the same for all sizes
+                return
+            after = [self.calls.attempt(one, name) for one in longer[:1]]
+            if after[0].right:
                 continue
-            after = self.calls.attempt(longer[0], name)
-            if not any(
-                a.right for a in (after, *(self.calls.attempt(x, name) for x in longer))
-            ) and all(self.calls.attempt(one, name).right for one in anew):
-                raise Found(findings.finding_of_a_kept_table(self.check, after))
+            after += [self.calls.attempt(one, name) for one in longer[1:]]
+            if not any(one.right for one in after) and all(
+                self.calls.attempt(one, name).right for one in anew
+            ):
+                raise Found(findings.finding_of_a_kept_table(self.check, after[0]))
 
     def _stage(self, stage: Stage, name: str, passed: list[Attempt]) -> list[Attempt]:
         attempts = [self.calls.attempt(case, name) for case in stage.cases]

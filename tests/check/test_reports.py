@@ -22,7 +22,7 @@ from attnbook.check.toys import LONGEST, TooLong, Toy, ToyStep
 
 
 @pytest.mark.parametrize(
-    ("checked", "most"), [(check.greedy_decode, 40), (check.positional_encoding, 16)]
+    ("checked", "most"), [(check.greedy_decode, 40), (check.positional_encoding, 12)]
 )
 def test_what_raises_in_one_convention_is_not_run_in_the_others(checked, most):
     calls = []
