@@ -19,21 +19,23 @@ from attnbook.multi_head.masks import check_head_mask
 from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.transformers.layer import misfits
 from attnbook.transformers.layer_norm import LayerNormWeights
-from attnbook.transformers.normalization import NORMALIZED, NormWeights
-from attnbook.transformers.residual import stream_with
+from attnbook.transformers.normalization import NormWeights
+from attnbook.transformers.residual import residual
 
 # The mathematics, of checked arrays.
 
 
 def transformer_block_of(x, weights, mask, impl=REFERENCE):
-    query, key, value = [
-        project(x, matrix) for matrix in (weights.W_query, weights.W_key, weights.W_value)
-    ]
-    attended, A = multi_head_attention_of(query, key, value, weights.attention, mask, impl=impl)
-    y = stream_with(x, project(attended, weights.W_attended))
-    y = NORMALIZED[type(weights.attention_norm)](y, weights.attention_norm)
-    z = stream_with(y, project(y, weights.W_output))
-    return NORMALIZED[type(weights.output_norm)](z, weights.output_norm), A
+    def attend(x):
+        query, key, value = [
+            project(x, matrix) for matrix in (weights.W_query, weights.W_key, weights.W_value)
+        ]
+        mixed, A = multi_head_attention_of(query, key, value, weights.attention, mask, impl=impl)
+        return project(mixed, weights.W_attended), A
+
+    x, A = residual(x, attend, weights.attention_norm, "post", None)
+    feed = lambda y: (project(y, weights.W_output), None)  # noqa: E731
+    return residual(x, feed, weights.output_norm, "post", None)[0], A
 
 
 # The weights, and the functions, which check what they are given.

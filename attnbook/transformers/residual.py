@@ -15,21 +15,23 @@ ORDERS = ("pre", "post")
 def residual(x, sublayer, norm, order, drop):
     """Add to `x` what `sublayer` makes of it; also return what else it returned."""
     y, other = sublayer(NORMALIZED[type(norm)](x, norm) if order == "pre" else x)
-    x = stream_with(x, y if drop is None else drop(y))
+    total = x + (y if drop is None else drop(y))
+    if str(x.dtype).endswith(("float16", "f2")):
+        check_overflow(x, total)
+    x = total
     return (x if order == "pre" else NORMALIZED[type(norm)](x, norm)), other
 
 
-def stream_with(x, y):
-    """Return x + y, or raise where finite numbers of float16 overflow.
+def check_overflow(x, total):
+    """Raise where finite numbers of float16 became infinite in a sum.
 
     Some models, T5 among them, have a residual stream beyond 65504, the largest number of float16,
     and the next normalisation would turn an infinity into NaN. Hugging Face clamps the stream of T5
     there, which changes the output without a word. Inside `torch.compile` and `vmap`, where no
     number can be read, nothing is checked.
     """
-    total = x + y
-    if dtype_name(x.dtype) not in ("float16", ">f2") or _all_finite(total) or not _all_finite(x):
-        return total
+    if dtype_name(x.dtype) == "bfloat16" or _all_finite(total) or not _all_finite(x):
+        return
     raise ValueError(
         "x must keep the residual stream within float16, which ends at 65504, "
         "got an overflow in a sublayer; compute in bfloat16 or float32"
