@@ -9,66 +9,16 @@ Four look at a property instead, on any function, module or model: `no_future_le
 `padding_invariance`, `permutation_equivariance` and `heads_are_independent`. And
 `robin_hood_table` runs a hash table beside a dict and shows a short run in which they differ.
 
-A new check is one file here: its function, the steps of the right computation, the ways to get each
-wrong with a sentence, and cases.
+A new check is two files in `exercises`: in ``NAME.txt`` the steps of the right computation and a
+line for each way to get it wrong, with a sentence below; in ``NAME.py`` the function `NAME` and the
+cases. What several checks share is in `shared`, and what runs them in `engine`.
 """
 
-from attnbook.check.acceptance import speculative_rule
-from attnbook.check.beams import beam_step
-from attnbook.check.cache_step import cached_attention
-from attnbook.check.causal_tiles import tiled_attention
-from attnbook.check.collisions import collision_probability
-from attnbook.check.cutting import min_p, top_p
-from attnbook.check.decoder_block import decoder_layer
-from attnbook.check.decoder_only import decoder_only_block
-from attnbook.check.embedding import embed
-from attnbook.check.encoder_block import encoder_layer
-from attnbook.check.future import no_future_leak
-from attnbook.check.gate import gated_feed_forward
-from attnbook.check.gradient_lengths import clip_gradients
-from attnbook.check.gradient_sums import accumulate_gradients
-from attnbook.check.gradients import attention_vjp
-from attnbook.check.greedy import greedy_decode
-from attnbook.check.hash_tables import robin_hood_table
-from attnbook.check.head_blocks import heads_are_independent
-from attnbook.check.hidden_layer import feed_forward
-from attnbook.check.intervals import stable_hash
-from attnbook.check.likelihood import cross_entropy
-from attnbook.check.linear_gradients import linear_vjp
-from attnbook.check.loss_gradients import cross_entropy_vjp
-from attnbook.check.masked import masked_attention
-from attnbook.check.masks import causal_mask
-from attnbook.check.merging import merge_attention
-from attnbook.check.multi_head import multi_head_attention
-from attnbook.check.near_buckets import probes
-from attnbook.check.norm_gradients import rms_norm_vjp
-from attnbook.check.normalization import softmax
-from attnbook.check.optimizer_steps import adamw_step
-from attnbook.check.order import permutation_equivariance
-from attnbook.check.outputs import attention
-from attnbook.check.padding import padding_invariance
-from attnbook.check.pair_encoding import encode_byte_pairs
-from attnbook.check.pair_learning import learn_byte_pairs
-from attnbook.check.pair_merging import merge_pair
-from attnbook.check.penalty import repetition_penalty
-from attnbook.check.planning import table_costs
-from attnbook.check.projections import single_head
-from attnbook.check.report import CheckFailed, Report
-from attnbook.check.ring import ring_attention
-from attnbook.check.root_mean_square import rms_norm
-from attnbook.check.rotation import rotary
-from attnbook.check.shared_keys import grouped_attention
-from attnbook.check.shift import teacher_forcing
-from attnbook.check.sign_bits import simhash
-from attnbook.check.sinusoids import positional_encoding
-from attnbook.check.sketching import sketch_attention
-from attnbook.check.softmax_gradients import softmax_vjp
-from attnbook.check.splitting import split_heads
-from attnbook.check.standardization import layer_norm
-from attnbook.check.table_gradients import embed_vjp
-from attnbook.check.warm_ups import warmup_cosine
-from attnbook.check.weights import attention_weights
-from attnbook.check.zigzag import zigzag_shards
+import importlib
+from pathlib import Path
+from typing import Any
+
+from attnbook.check.engine.report import CheckFailed, Report
 
 __all__ = [
     "CheckFailed",
@@ -130,3 +80,18 @@ __all__ = [
     "warmup_cosine",
     "zigzag_shards",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a check when it is asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    is_property = (Path(__file__).parent / "properties" / f"{name}.py").exists()
+    folder = "properties" if is_property else "exercises"
+    check = getattr(importlib.import_module(f"{__name__}.{folder}.{name}"), name)
+    globals()[name] = check
+    return check
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

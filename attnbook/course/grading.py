@@ -9,7 +9,7 @@ from multiprocessing import get_context
 
 import numpy as np
 
-from attnbook.check.sandbox import error_text
+from attnbook.check.engine.sandbox import error_text
 from attnbook.course import variants
 from attnbook.course.exercises import Exercise
 from attnbook.course.judge import Mark, mark

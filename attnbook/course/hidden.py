@@ -171,7 +171,7 @@ def redrawn(exercise: Exercise) -> set[str]:
 
 def is_report(x: Any) -> bool:
     """Return whether this is a report of a check, and not what an answer calls one."""
-    return type(x).__module__ == "attnbook.check.report"
+    return type(x).__module__ == "attnbook.check.engine.report"
 
 
 def share_of(found: Any, expected: Any) -> float:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from attnbook.check.sandbox import seconds_in_line
+from attnbook.check.engine.sandbox import seconds_in_line
 from attnbook.course import wire
 from attnbook.course.exercises import Exercise
 from attnbook.course.limits import bounded

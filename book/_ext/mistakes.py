@@ -19,7 +19,7 @@ from sphinx.util.docutils import SphinxDirective
 from sphinx_design.shared import create_component
 
 from attnbook import check
-from attnbook.check.steps import WHOLE, Check, Mistake
+from attnbook.check.engine.steps import WHOLE, Check, Mistake
 
 MOST = 5
 TITLE = "Common mistakes"

@@ -20,7 +20,7 @@ import sketch_answers
 import training_answers
 
 from attnbook import check
-from attnbook.check.steps import Check
+from attnbook.check.engine.steps import Check
 
 OPTIONS = {
     "positional_encoding": {"interleaved": False},
@@ -34,8 +34,8 @@ OPTIONS = {
 def checks() -> dict[str, Check]:
     """Return every check of the package by its name; of several conventions the first."""
     found: dict[str, Check] = {}
-    for module in pkgutil.iter_modules(check.__path__):
-        for value in vars(importlib.import_module(f"attnbook.check.{module.name}")).values():
+    for module in pkgutil.walk_packages(check.__path__, "attnbook.check."):
+        for value in vars(importlib.import_module(module.name)).values():
             for one in value.values() if isinstance(value, dict) else [value]:
                 if isinstance(one, Check):
                     found.setdefault(one.name, one)

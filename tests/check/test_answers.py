@@ -27,9 +27,10 @@ from cases import WEEKLY, every_day
 
 import attnbook as ab
 from attnbook import check
-from attnbook.check import diagnosis, engine
-from attnbook.check.findings import AT_ONCE
-from attnbook.check.steps import agree
+from attnbook.check.engine import diagnosis
+from attnbook.check.engine import run as engine
+from attnbook.check.engine.findings import AT_ONCE
+from attnbook.check.engine.steps import agree
 
 PAIRS = [(name, wrong) for name, wrongs in WRONG.items() for wrong in wrongs]
 REMARKED = {

@@ -31,9 +31,13 @@ from report_table import assert_report, report_rows
 
 import attnbook
 from attnbook import check
-from attnbook.check import diagnosis, engine, findings, normalization, sandbox
-from attnbook.check.report import FailingCase
-from attnbook.check.steps import Case, Check, Mistake, Stage, close, draw, tolerances
+from attnbook.check.engine import diagnosis
+from attnbook.check.engine import run as engine
+from attnbook.check.engine import findings
+from attnbook.check.exercises import softmax as normalization
+from attnbook.check.engine import sandbox
+from attnbook.check.engine.report import FailingCase
+from attnbook.check.engine.steps import Case, Check, Mistake, Stage, close, draw, tolerances
 
 REFUSED = """
 softmax(5)
@@ -825,7 +829,7 @@ def test_reports_are_the_same_whatever_is_installed(monkeypatch):
         "single_head": answers.loop_head,
     }
     with_all = {name: repr(getattr(check, name)(f)) for name, f in functions.items()}
-    monkeypatch.setattr("attnbook.check.engine.present", lambda: ["numpy"])
+    monkeypatch.setattr("attnbook.check.engine.run.present", lambda: ["numpy"])
     assert {name: repr(getattr(check, name)(f)) for name, f in functions.items()} == with_all
     assert check.attention(answers.loop_attention).libraries == ("numpy",)
 

@@ -15,17 +15,17 @@ from report_table import assert_report, report_rows
 from training_answers import made
 
 from attnbook import check
-from attnbook.check.hash_tables import _look_at_displacements
-from attnbook.check.sandbox import Budget
-from attnbook.check.table_mistakes import MESSAGES
-from attnbook.check.table_runs import Failure, Step, Tables
+from attnbook.check.exercises.robin_hood_table import _look_at_displacements
+from attnbook.check.engine.sandbox import Budget
+from attnbook.check.shared.table_mistakes import MESSAGES
+from attnbook.check.shared.table_runs import Failure, Step, Tables
 from attnbook.sketch import RobinHoodTable
 from attnbook.sketch.functional import sketch_attention
 
 
 @pytest.fixture
 def numpy_alone(monkeypatch):
-    monkeypatch.setattr("attnbook.check.engine.present", lambda: ["numpy"])
+    monkeypatch.setattr("attnbook.check.engine.run.present", lambda: ["numpy"])
 
 
 def test_no_projection_is_near_an_edge_that_rounding_could_cross():

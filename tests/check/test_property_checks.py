@@ -55,12 +55,12 @@ from property_models import (
 )
 
 import attnbook
-from attnbook.check.future import FUTURE, no_future_leak
-from attnbook.check.head_blocks import heads_are_independent
-from attnbook.check.head_mistakes import HEADS
-from attnbook.check.order import ORDER as PERMUTATION
-from attnbook.check.order import permutation_equivariance
-from attnbook.check.padding import PADDING, padding_invariance
+from attnbook.check.properties.no_future_leak import FUTURE, no_future_leak
+from attnbook.check.properties.heads_are_independent import heads_are_independent
+from attnbook.check.properties.head_mistakes import HEADS
+from attnbook.check.properties.permutation_equivariance import ORDER as PERMUTATION
+from attnbook.check.properties.permutation_equivariance import permutation_equivariance
+from attnbook.check.properties.padding_invariance import PADDING, padding_invariance
 
 RUN = {
     "no_future_leak": no_future_leak,

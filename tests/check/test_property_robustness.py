@@ -13,11 +13,11 @@ from property_models import WIDTH, Block, MaskInTraining, loop, nn, torch
 
 import attnbook
 from attnbook import masking
-from attnbook.check.examples import Examples as Draws
-from attnbook.check.future import no_future_leak
-from attnbook.check.head_blocks import heads_are_independent
-from attnbook.check.order import permutation_equivariance
-from attnbook.check.padding import padding_invariance
+from attnbook.check.properties.examples import Examples as Draws
+from attnbook.check.properties.no_future_leak import no_future_leak
+from attnbook.check.properties.heads_are_independent import heads_are_independent
+from attnbook.check.properties.permutation_equivariance import permutation_equivariance
+from attnbook.check.properties.padding_invariance import padding_invariance
 
 N = 4
 """The fewest positions that every check takes."""
@@ -357,8 +357,8 @@ def test_no_torch_is_needed_or_loaded():
 import sys
 import numpy as np
 from attnbook import attention
-from attnbook.check.future import no_future_leak
-from attnbook.check.padding import padding_invariance
+from attnbook.check.properties.no_future_leak import no_future_leak
+from attnbook.check.properties.padding_invariance import padding_invariance
 x = np.random.default_rng(0).normal(size=(3, 5, 2))
 mask = np.tri(5, dtype=bool)
 print(bool(no_future_leak(lambda x: attention(x, x, x, mask), x)))

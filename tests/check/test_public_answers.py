@@ -7,7 +7,7 @@ from all_answers import CHECKS
 from report_table import assert_report, report_rows
 
 import attnbook as ab
-from attnbook.check import engine
+from attnbook.check.engine import run as engine
 
 REPORTS = """
 warmup_cosine(public.of_transformers)

@@ -5,9 +5,10 @@ import itertools
 import numpy as np
 import pytest
 
-from attnbook.check import engine, remembered
-from attnbook.check.calls import Attempt
-from attnbook.check.steps import Case, Check, Mistake, Stage, agree, draw
+from attnbook.check.engine import run as engine
+from attnbook.check.engine import remembered
+from attnbook.check.engine.calls import Attempt
+from attnbook.check.engine.steps import Case, Check, Mistake, Stage, agree, draw
 
 CASE = Case({"x": np.ones(3)})
 NARROW = Case({"x": np.ones(3, "f4")})

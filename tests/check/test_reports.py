@@ -16,9 +16,9 @@ from right_answers import by_the_package
 
 import attnbook as ab
 from attnbook import check
-from attnbook.check import diagnosis
-from attnbook.check.steps import Case
-from attnbook.check.toys import LONGEST, TooLong, Toy, ToyStep
+from attnbook.check.engine import diagnosis
+from attnbook.check.engine.steps import Case
+from attnbook.check.shared.toy_models import LONGEST, TooLong, Toy, ToyStep
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def told(request, home):
     files += [f"/proc/{process}/{name}" for process in ("self", os.getpid(), 1)
               for name in ("environ", "cmdline", "maps")]  # fmt: skip
     folders = [str(place), str(root), str(site), f"{root}/attnbook/course", "/", "/tmp", "/proc"]
-    names = ["attnbook.course.variants", "attnbook.check.engine", "neighbour", "tests.answers"]
+    names = ["attnbook.course.variants", "attnbook.check.engine.run", "neighbour", "tests.answers"]
     tests = Path(__file__).parent
     script = ASKED.format(tests=str(tests))
     source = (tests / "attacks.py").read_text()

@@ -1,0 +1,145 @@
+"""The check of a decoder layer: which tokens attend to which, through which mask."""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+import attnbook
+from attnbook.check.engine.report import Report
+from attnbook.check.engine.run import documented
+from attnbook.check.engine.steps import Case, Stage, Values, Way, draw, each
+from attnbook.check.engine.text import Text
+from attnbook.check.shared import sublayers
+
+
+@documented
+def decoder_layer(f: Callable, *, norm: str | None = None, time_limit: float = 10.0) -> Report:
+    """Check a decoder layer: self-attention, attention to the memory, the feed-forward network.
+
+    Runs `f` on layers of both norm orders, on several sizes, in float64 and float32, on batches,
+    and with both masks if it takes them; a module of PyTorch in eval mode and in train mode.
+
+    Parameters
+    ----------
+    f : callable
+        Called as ``f(x, memory, weights)``, by position, on (n_t, d_model), (n_s, d_model) and
+        `attnbook.DecoderLayerWeights`; and with `mask`, boolean and (n_t, n_t), and `memory_mask`,
+        (n_t, n_s) or (1, n_s), **True = may attend**, for those of these arguments that it takes.
+        Or a class or `torch.nn.Module` that is built from the weights, ``f(weights)``, and called
+        with x, memory and the masks. It returns an array (n_t, d_model). It may be for one sequence
+        alone, without leading axes, or for batches alone.
+    norm : str, optional
+        ``"pre"`` or ``"post"`` checks that order alone; anything else is a ValueError. Unless
+        given, `f` must follow weights.norm.
+
+    Examples
+    --------
+    >>> import attnbook as ab
+    >>> from attnbook import check
+    >>> def my_layer(x, memory, weights, mask=None, memory_mask=None):
+    ...     return ab.decoder_layer(memory, x, weights, mask, memory_mask)
+    >>> check.decoder_layer(my_layer).mistake
+    'target and memory exchanged'
+    """
+    return sublayers.run_in_order(DECODER_LAYER, norm, f, time_limit)
+
+
+def _matrices(sources: dict[str, str]) -> tuple[Way, ...]:
+    """Return the way that gives attentions the matrices of another."""
+    return each("matrices", lambda given: {name: given[sources.get(name, name)] for name in given})
+
+
+def _of_memory(mask, memory_mask, n):
+    return memory_mask
+
+
+def _if_both(own: Callable, given: Callable) -> Callable:
+    """Return what takes the mask of `given` where both are there, and else that of `own`."""
+
+    def take(mask, memory_mask, n):
+        both = mask is not None and memory_mask is not None
+        return (given if both else own)(mask, memory_mask, n)
+
+    return take
+
+
+def _both_masks(mask, memory_mask, n):
+    if mask is None or memory_mask is None:
+        return mask if memory_mask is None else memory_mask
+    return mask & memory_mask
+
+
+def _all_from_target(x, memory, raw, start):
+    return x, x, x
+
+
+def _in_pre_norm(memory, norm, order):
+    return norm(memory) if order == "pre" else memory
+
+
+def _one_or_both(change: Callable) -> tuple[Way, ...]:
+    """Return the ways that change the given masks: both, or one of them."""
+    of_target = {"self_mask": sublayers.changed(change)}
+    of_memory = {"cross_mask": sublayers.changed(change, _of_memory)}
+    return {**of_target, **of_memory}, of_target, of_memory
+
+
+TEXT = Text(globals())
+
+_OWN = TEXT.mistakes
+
+
+def memory_matters(case: Case, values: Values, again: Callable) -> str | None:
+    """Say whether another memory changes the output."""
+    memory = case.arrays["memory"]
+    other = draw(38, *memory.shape).astype(memory.dtype)  # no multiple, no shift of it
+    moved = again(memory=other)
+    if moved and np.allclose(moved[0], values[0]):
+        return "Another memory must change the output; yours stays the same."
+    return None
+
+
+_both = partial(sublayers.in_both_orders, attnbook.DecoderLayerWeights)
+_HIDES = np.array([[True, True, False]])
+_OTHER = np.array([[True, False, True], [True, True, False], [False, True, True]])
+
+DECODER_LAYER = sublayers.of_layers(
+    "decoder_layer",
+    ("mask", "memory_mask"),
+    _OWN,
+    results={"output": "(..., n_t, d_model)"},
+    compute=sublayers.decode,
+    stages=(
+        # n_t, n_s, d_model, heads, d_ff
+        Stage(_both((4, 4, 4, 2, 4), (3, 5, 6, 2, 11), (5, 2, 6, 3, 7), (1, 3, 6, 2, 5))),
+        Stage(_both((3, 5, 6, 2, 11), dtype="float32")),
+        Stage(_both((3, 3, 6, 2, 5), (3, 5, 6, 2, 7), mask=np.tri(3, dtype=bool)), option="mask"),
+        Stage(
+            (
+                *_both((3, 3, 6, 2, 5), memory_mask=_HIDES),
+                *_both((3, 3, 6, 2, 7), memory_mask=_OTHER),
+                *_both((5, 3, 6, 2, 7), memory_mask=_HIDES),
+            ),
+            option="memory_mask",
+        ),
+        Stage(
+            (
+                *_both((3, 3, 6, 2, 5), mask=np.tri(3, dtype=bool), memory_mask=_HIDES[[0, 0, 0]]),
+                *_both((3, 3, 6, 2, 7), mask=np.tri(3, dtype=bool), memory_mask=_OTHER),
+            ),
+            option="mask memory_mask",
+        ),
+        Stage(
+            (*_both((3, 5, 6, 2, 11), batch=(2,)), *_both((4, 4, 4, 2, 4), batch=(4,))),
+            may_raise="a batch (leading axes)",
+        ),
+        Stage(
+            _both((5, 3, 6, 2, 11), batch=(2,), memory_mask=sublayers.LENGTHS),
+            option="memory_mask",
+            may_raise="a mask for each sequence, (batch, 1, 1, n_s),",
+            within="a batch (leading axes)",
+        ),
+    ),
+    properties=(memory_matters,),
+)

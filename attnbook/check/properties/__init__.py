@@ -1,0 +1,1 @@
+"""Checks of a property, on any function, module or model."""
