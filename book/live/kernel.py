@@ -30,30 +30,6 @@ MOST_CHARACTERS = 200_000
 """What a cell prints beyond so many characters is left out: a page cannot show an endless loop."""
 
 
-def load_late(name):
-    """Let what a package imports from its modules wait until a name is asked for.
-
-    A browser compiles every module anew, and a chapter needs few of all checks.
-    """
-    spec = importlib.util.find_spec(name)
-    tree = ast.parse(spec.loader.get_source(name))
-    late = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
-    where = {alias.name: node.module for node in late for alias in node.names}
-    tree.body = [node for node in tree.body if node not in late]
-    module = importlib.util.module_from_spec(spec)
-
-    def find(key):
-        if key not in where:
-            raise AttributeError(f"module {name!r} has no attribute {key!r}")
-        value = getattr(importlib.import_module(where[key]), key)
-        setattr(module, key, value)
-        return value
-
-    module.__getattr__ = find
-    sys.modules[name] = module
-    exec(compile(tree, spec.origin, "exec"), module.__dict__)
-
-
 class Late(types.ModuleType):
     """A module whose code runs when something is asked for that it has not been given."""
 
@@ -153,7 +129,6 @@ class Kernel:
         sys.modules["__main__"] = self.module
         sys.stdout, sys.stderr = self.streams
         sys.displayhook = self.display_one
-        load_late("attnbook.check")
         for name in ("ctypeslib", "f2py", "ma", "polynomial", "testing", "typing"):
             Late(f"numpy.{name}")  # `from numpy import *` in array_api_compat asks for them all
         Late("matplotlib")

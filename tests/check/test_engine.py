@@ -31,13 +31,11 @@ from report_table import assert_report, report_rows
 
 import attnbook
 from attnbook import check
-from attnbook.check.engine import diagnosis
+from attnbook.check.engine import diagnosis, findings, sandbox
 from attnbook.check.engine import run as engine
-from attnbook.check.engine import findings
-from attnbook.check.exercises import softmax as normalization
-from attnbook.check.engine import sandbox
 from attnbook.check.engine.report import FailingCase
 from attnbook.check.engine.steps import Case, Check, Mistake, Stage, close, draw, tolerances
+from attnbook.check.exercises import softmax as normalization
 
 REFUSED = """
 softmax(5)

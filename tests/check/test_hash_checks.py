@@ -15,8 +15,8 @@ from report_table import assert_report, report_rows
 from training_answers import made
 
 from attnbook import check
-from attnbook.check.exercises.robin_hood_table import _look_at_displacements
 from attnbook.check.engine.sandbox import Budget
+from attnbook.check.exercises.robin_hood_table import _look_at_displacements
 from attnbook.check.shared.table_mistakes import MESSAGES
 from attnbook.check.shared.table_runs import Failure, Step, Tables
 from attnbook.sketch import RobinHoodTable

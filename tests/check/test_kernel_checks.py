@@ -12,8 +12,8 @@ import oracle
 import pytest
 
 from attnbook import check
-from attnbook.check.exercises.tiled_attention import TILED_ATTENTION, unmoved_sums
 from attnbook.check.exercises.grouped_attention import GROUPED_ATTENTION
+from attnbook.check.exercises.tiled_attention import TILED_ATTENTION, unmoved_sums
 
 HERE = Path(__file__).parent
 CASES = [

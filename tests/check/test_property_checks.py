@@ -55,12 +55,12 @@ from property_models import (
 )
 
 import attnbook
-from attnbook.check.properties.no_future_leak import FUTURE, no_future_leak
+from attnbook.check.properties.head_mistakes import TEXT as HEADS
 from attnbook.check.properties.heads_are_independent import heads_are_independent
-from attnbook.check.properties.head_mistakes import HEADS
+from attnbook.check.properties.no_future_leak import FUTURE, no_future_leak
+from attnbook.check.properties.padding_invariance import PADDING, padding_invariance
 from attnbook.check.properties.permutation_equivariance import ORDER as PERMUTATION
 from attnbook.check.properties.permutation_equivariance import permutation_equivariance
-from attnbook.check.properties.padding_invariance import PADDING, padding_invariance
 
 RUN = {
     "no_future_leak": no_future_leak,
@@ -78,7 +78,7 @@ WRONG = {
     "no_future_leak": (LEAKS, FUTURE, ""),
     "padding_invariance": (PADDED, PADDING, "With lengths ("),
     "permutation_equivariance": (IN_ORDER, PERMUTATION, "With the inputs of sequence "),
-    "heads_are_independent": (MIXED, HEADS, "With query (3, 7, 12) and 3 heads."),
+    "heads_are_independent": (MIXED, HEADS.sentences, "With query (3, 7, 12) and 3 heads."),
 }
 STYLES = [(check, name) for check, (models, _) in RIGHT.items() for name in models]
 FOUND = [(check, name) for check, (models, *_) in WRONG.items() for name in models]

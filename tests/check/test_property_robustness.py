@@ -14,10 +14,10 @@ from property_models import WIDTH, Block, MaskInTraining, loop, nn, torch
 import attnbook
 from attnbook import masking
 from attnbook.check.properties.examples import Examples as Draws
-from attnbook.check.properties.no_future_leak import no_future_leak
 from attnbook.check.properties.heads_are_independent import heads_are_independent
-from attnbook.check.properties.permutation_equivariance import permutation_equivariance
+from attnbook.check.properties.no_future_leak import no_future_leak
 from attnbook.check.properties.padding_invariance import padding_invariance
+from attnbook.check.properties.permutation_equivariance import permutation_equivariance
 
 N = 4
 """The fewest positions that every check takes."""

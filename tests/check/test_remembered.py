@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from attnbook.check.engine import run as engine
 from attnbook.check.engine import remembered
+from attnbook.check.engine import run as engine
 from attnbook.check.engine.calls import Attempt
 from attnbook.check.engine.steps import Case, Check, Mistake, Stage, agree, draw
 

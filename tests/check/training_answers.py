@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from attnbook.check.exercises.clip_gradients import CLIP_GRADIENTS
+from attnbook.check.engine.steps import Case
 from attnbook.check.exercises.accumulate_gradients import ACCUMULATE_GRADIENTS
 from attnbook.check.exercises.adamw_step import ADAMW_STEP
-from attnbook.check.engine.steps import Case
+from attnbook.check.exercises.clip_gradients import CLIP_GRADIENTS
 from attnbook.check.exercises.warmup_cosine import WARMUP_COSINE
 from attnbook.training import Settings, learning_rate
 

@@ -20,9 +20,9 @@ parameters of a whole computation are called. A way to make a mistake changes st
 between the changes of one way, `|` between ways, and a line that goes on begins with `|`. What has
 no left side is a way that a function of the module returns, and ``told by f`` stands first where
 the object that came back tells the mistake, if f(object) is true. ``use scores`` takes over the
-steps of another text and what its expressions may name, ``from scores import hide`` a name alone. A
-name in brackets behind that of a mistake, ``[whose]``, says that it is a convention, which is right
-there.
+steps of another text, its variants unless there are own ones, and what its expressions may name;
+``from scores import hide`` takes a name alone. A name in brackets behind that of a mistake,
+``[whose]``, says that it is a convention, which is right there.
 """
 
 import ast
@@ -43,6 +43,10 @@ from attnbook.check.engine.steps import Mistake, Way
 BASE = {**vars(builtins), "np": np, "math": math, "itertools": itertools, "attnbook": attnbook}
 """What every expression may name beside its module."""
 
+_functions: dict[tuple, Callable[..., Any]] = {}
+_made: dict[Callable[..., Any], list[tuple[dict[str, Any], Any]]] = {}
+"""What was compiled: expressions that read alike and mean the same are one object, in all texts."""
+
 _OF = "You follow another convention, that of {}: "
 _STEP = re.compile(r"(\w+)(?:\(([^)]*)\))?(?: = (.+?))?(?:  #.*)?")
 _CHANGE = re.compile(r"((?:\w+ = )+)(.+)")
@@ -58,8 +62,6 @@ class Text:
         self.steps: dict[str, Any] = {}
         self.variants: tuple[Way, ...] = ()
         self.tables: dict[str, tuple[Mistake, ...]] = {}
-        self._made: dict[tuple, list[tuple[dict[str, Any], Any]]] = {}
-        self._functions: dict[tuple, Callable[..., Any]] = {}
         sections: dict[str, list[tuple[int, str]]] = {}
         lines: list[tuple[int, str]] = []
         for number, line in enumerate(self.path.read_text(encoding="utf-8").splitlines(), 1):
@@ -122,6 +124,7 @@ class Text:
         self.names = {**used, **used["TEXT"].names, **self.names}
         self.parameters |= used["TEXT"].parameters
         self.steps |= used["TEXT"].steps
+        self.variants += used["TEXT"].variants
 
     def _mistakes(self, lines: list[tuple[int, str]]) -> Iterator[Mistake]:
         blocks: list[tuple[str, list[tuple[int, str]], list[str]]] = []
@@ -183,33 +186,37 @@ class Text:
     ) -> Any:
         """Return the step, or its value: one object for one text and one value of its loops."""
         parameters, values = self.parameters[step], values or {}
-        known = self._made.setdefault((parameters, right, *values), [])
+        function = "" if parameters is None else f"lambda {parameters}: "
+        make = self._function(number, f"{function}({right})", *values)
+        known = _made.setdefault(make, [])
         for before, made in known:
             if all(before[name] is value for name, value in values.items()):
                 return made
-        function = "" if parameters is None else f"lambda {parameters}: "
-        made = self._value(number, f"{function}({right})", values)
-        known.append((values, made))
-        return made
+        known.append((values, make(*values.values())))
+        return known[-1][1]
 
     def _value(self, number: int, text: str, values: dict[str, Any] | None = None) -> Any:
         """Return what an expression gives where its loops have these values."""
         values = values or {}
-        key = (text, *values)
-        if key not in self._functions:
-            around = f"lambda {', '.join(values)}: ({text})"
-            try:
-                tree = ast.parse(around, str(self.path), "eval")
-            except SyntaxError as error:
-                message = f"{text!r} must be an expression: {error.msg}"
-                raise self._error(number, message) from None
-            unknown = _free(tree) - self.names.keys()
-            if unknown:
-                known = f"no name {', '.join(sorted(unknown))} is known in {text!r}"
-                raise self._error(number, known)
+        return self._function(number, text, *values)(*values.values())
+
+    def _function(self, number: int, text: str, *loops: str) -> Callable[..., Any]:
+        """Return the expression as a function of what its loops count."""
+        around = f"lambda {', '.join(loops)}: ({text})"
+        try:
+            tree = ast.parse(around, str(self.path), "eval")
+        except SyntaxError as error:
+            message = f"{text!r} must be an expression: {error.msg}"
+            raise self._error(number, message) from None
+        named = sorted(_free(tree))
+        unknown = ", ".join(name for name in named if name not in self.names)
+        if unknown:
+            raise self._error(number, f"no name {unknown} is known in {text!r}")
+        key = (around, *(id(self.names[name]) for name in named))
+        if key not in _functions:
             code = compile(ast.increment_lineno(tree, number - 1), str(self.path), "eval")
-            self._functions[key] = eval(code, self.names)
-        return self._functions[key](*values.values())
+            _functions[key] = eval(code, self.names)
+        return _functions[key]
 
     def _error(self, number: int, message: str) -> ValueError:
         return ValueError(f"{self.path.name}, line {number}: {message}")

@@ -11,7 +11,6 @@ from attnbook.check.engine.steps import Case, Check, Values, only, renamed
 from attnbook.check.engine.symmetries import moved
 from attnbook.check.engine.text import Text
 from attnbook.check.exercises import attention_weights as w
-from attnbook.check.exercises.softmax import VARIANTS
 from attnbook.check.shared import attention_cases as cases
 from attnbook.check.shared.scores import (
     SCORE_MISTAKES,
@@ -140,7 +139,7 @@ ATTENTION = Check(
     reference=attnbook.attention,
     compute=attention_from_steps,
     steps=TEXT.steps,
-    variants=VARIANTS,
+    variants=TEXT.variants,
     stages=cases.stages_of(cases.arrays, dict),
     mistakes=(*ATTENTION_MISTAKES, *w.OPTION_MISTAKES),
     properties=(

@@ -12,7 +12,6 @@ from attnbook.check.engine.steps import Case, Check, Values, Way, draw, only, wi
 from attnbook.check.engine.text import Text
 from attnbook.check.exercises import attention_weights as w
 from attnbook.check.exercises.linear_vjp import PRODUCTS
-from attnbook.check.exercises.softmax import VARIANTS
 from attnbook.check.shared import attention_cases as cases
 from attnbook.check.shared.scores import weights_from_steps
 
@@ -137,7 +136,7 @@ ATTENTION_VJP = Check(
     reference=attnbook.attention_vjp,
     compute=gradients_from_steps,
     steps=TEXT.steps,
-    variants=VARIANTS,
+    variants=TEXT.variants,
     stages=(
         *cases.attention_stages(
             _arguments, _with_gradient, cases.SIZES, cases.BATCHES, *cases.MASKED

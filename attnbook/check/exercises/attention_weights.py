@@ -81,7 +81,7 @@ WEIGHTS = Check(
     reference=attnbook.attention_weights,
     compute=weights_from_steps,
     steps=TEXT.steps,
-    variants=soft.VARIANTS,
+    variants=TEXT.variants,
     stages=stages_of(lambda *sizes, **how: _without_value(arrays(*sizes, **how)), _without_value),
     mistakes=(
         *TEXT["own mistakes"],

@@ -175,7 +175,7 @@ CROSS_ENTROPY = Check(
     compute=loss_from_steps,
     steps=TEXT.steps,
     # no tokens give 0, or NaN
-    variants=({"reduce": lambda losses, n: np.sum(losses * n) / max(np.sum(n), 1)},),
+    variants=TEXT.variants,
     stages=(
         Stage((_case(3, 3), _case(5, 7), _case(7, 2), _case(1, 5))),
         Stage((_case(5, 7, dtype="float32"),)),

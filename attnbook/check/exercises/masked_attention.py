@@ -124,7 +124,7 @@ MASKED_ATTENTION = Check(
     reference=attnbook.attention,
     compute=_from_steps,
     steps=TEXT.steps,
-    variants=soft.VARIANTS,
+    variants=TEXT.variants,
     stages=(
         # in each row something is hidden and something is not
         Stage(_cases(*_PLAIN, *_MORE)),

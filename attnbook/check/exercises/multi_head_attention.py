@@ -16,7 +16,6 @@ from attnbook.check.exercises import attention_weights as w
 from attnbook.check.exercises import single_head as p
 from attnbook.check.exercises import split_heads as cut
 from attnbook.check.exercises.attention import OUTPUT_MISTAKES, order_of_keys_is_free
-from attnbook.check.exercises.softmax import VARIANTS
 from attnbook.check.shared import attention_cases as cases
 from attnbook.check.shared.heads import HEADS_MISTAKES, TEXT, by_the_package, heads_from_steps
 
@@ -130,7 +129,7 @@ MULTI_HEAD_ATTENTION = Check(
     reference=by_the_package,
     compute=heads_from_steps,
     steps=TEXT.steps,
-    variants=VARIANTS,
+    variants=TEXT.variants,
     stages=(
         *cases.attention_stages(
             _sizes,

@@ -164,7 +164,7 @@ RING_ATTENTION = Check(
         Stage((_case(1, 3), _case(2, 1), _case(3, 3, size=1000.0))),
         Stage((_case(3, 2, dtype="float32"),)),
     ),
-    variants=({"source": lambda r, i, p: (r + i) % p}, {"source": lambda r, i, p: i % p}),
+    variants=TEXT.variants,
     mistakes=SCALE_MISTAKES
     + TEXT.mistakes
     + only(MERGE_MISTAKES, *_OF_MERGING)

@@ -19,7 +19,6 @@ from attnbook.check.exercises.attention import (
     order_of_keys_is_free,
 )
 from attnbook.check.exercises.attention_weights import WEIGHT_MISTAKES
-from attnbook.check.exercises.softmax import VARIANTS
 from attnbook.check.shared.attention_cases import FLIPPED, RAGGED, attention_stages
 
 
@@ -155,7 +154,7 @@ SINGLE_HEAD = Check(
     results={"output": "(..., n_q, d_v or d_out)"},
     compute=head_from_steps,
     steps=TEXT.steps,
-    variants=VARIANTS,
+    variants=TEXT.variants,
     stages=(
         *attention_stages(
             drawn,

@@ -8,14 +8,12 @@ import attnbook
 from attnbook.check.engine import steps
 from attnbook.check.engine.report import Report
 from attnbook.check.engine.run import documented, run
-from attnbook.check.engine.steps import Case, Check, Mistake, Stage, Values, Way
+from attnbook.check.engine.steps import Case, Check, Stage, Values, Way
 from attnbook.check.engine.symmetries import moved
 from attnbook.check.engine.text import Text
 from attnbook.check.exercises import attention_weights as w
-from attnbook.check.exercises import softmax as soft
 from attnbook.check.exercises.attention import ATTENTION_MISTAKES, attention_from_steps
 from attnbook.check.shared import attention_cases as cases
-from attnbook.check.shared.scores import hide_nothing
 
 
 @documented
@@ -84,6 +82,12 @@ def _at_least_1(counts):
     return np.maximum(counts, 1)[:, np.newaxis]
 
 
+def _late(powers, mask, guard):
+    """Return the weights of the exponentials of all keys, of which some are hidden afterwards."""
+    total = guard(np.sum(powers * mask, axis=-1, keepdims=True))
+    return np.where(np.any(mask, axis=-1, keepdims=True), powers * mask / total, 0)
+
+
 TEXT = Text(globals())
 
 _OF_TABLES = TEXT["of tables"]
@@ -115,34 +119,12 @@ _OF_ATTENTION = steps.renamed(
 )
 
 
-def _late(shift: Callable, divide: Callable) -> Way:
-    """Return the way that takes the exponentials of all keys and hides some of them afterwards."""
-    return {
-        "hide": hide_nothing,
-        "shift": shift,
-        "divide": lambda powers, total: powers,
-        "after": lambda powers, mask, *others: np.where(
-            np.any(mask, axis=-1, keepdims=True),
-            divide(powers * mask, np.sum(powers * mask, axis=-1, keepdims=True)),
-            0,
-        ),
-    }
-
-
 _FIRST = ("+∞ or NaN for hidden scores", "query without candidates", "empty row sees everything")
 SKETCH_MISTAKES = (
     *_OF_TABLES,
     *steps.only(_OF_ATTENTION, *_FIRST),  # before those of a maximum, which make NaN of them too
     *steps.without(_OF_ATTENTION, *_FIRST),
-    Mistake(
-        "maximum over all keys",
-        _TEXTS["maximum over all keys"],
-        tuple(
-            _late(shift, divide)
-            for shift in (soft.plain_maximum, lambda x, axis: np.max(x))
-            for divide in (soft.unguarded, soft.guarded)
-        ),
-    ),
+    *steps.only(TEXT["texts"], "maximum over all keys"),
 )
 
 
@@ -238,7 +220,7 @@ SKETCH_ATTENTION = Check(
     ),
     compute=sketch_from_steps,
     steps=TEXT.steps,
-    variants=soft.VARIANTS,
+    variants=TEXT.variants,
     stages=(
         Stage(
             (

@@ -12,7 +12,6 @@ from attnbook.check.engine.steps import (
     Check,
     Stage,
     Values,
-    Way,
     draw,
     sized,
     told_apart,
@@ -63,8 +62,8 @@ def maximum(x, axis):
     return np.where(highest == -np.inf, 0, highest)
 
 
-def guarded(powers, total):
-    return powers / np.where(total == 0, 1, total)
+def or_one(total):
+    return np.where(total == 0, 1, total)
 
 
 def softmax_from_steps(s, x, axis=-1):
@@ -82,10 +81,6 @@ def normalized(x, axis=-1):
     return x / np.sum(x, axis=axis, keepdims=True)
 
 
-def unguarded(powers, total):
-    return powers / total
-
-
 def _shifted(x, axis):
     return np.exp(x - plain_maximum(x, axis))
 
@@ -99,11 +94,6 @@ def _length(x, axis, keepdims):
     return np.sqrt(np.sum(x**2, axis=axis, keepdims=keepdims))
 
 
-_NO_SHIFT: Way = {"shift": lambda x, axis: 0}
-_NO_KEEPDIMS: Way = {"total": along(np.sum, keepdims=False)}
-_NO_KEEPDIMS_OF_MAXIMUM: Way = {"shift": along(np.max, keepdims=False)}
-
-_EXP_ALONE: Way = {**_NO_SHIFT, "divide": lambda powers, total: powers}
 _BOUNDS = (20, 30, 50, 80, 88, 100, 500, 700, 709)
 """What exp may be kept below, to keep it from overflowing."""
 
@@ -124,8 +114,6 @@ _OVER_THE_SUM = (
 )
 """Scores, or shifted ones, divided by the sum of their exponentials."""
 
-VARIANTS = ({"divide": unguarded}, _NO_SHIFT)
-"""Not wrong as long as no sum is 0, and as no score is large."""
 
 TEXT = Text(globals())
 
@@ -177,7 +165,7 @@ SOFTMAX = Check(
     reference=attnbook.softmax,
     compute=softmax_from_steps,
     steps=TEXT.steps,
-    variants=VARIANTS,
+    variants=TEXT.variants,
     stages=(
         Stage(_cases(*sized((3, 3), (2, 5), (5, 3), (1, 3), (2, 1)))),
         Stage(_cases((3, 3), (2, 5), dtype="float32")),

@@ -16,7 +16,6 @@ from attnbook.check.shared import attention_cases as cases
 from attnbook.check.shared.tiles import (
     TILE,
     TILE_MISTAKES,
-    VARIANTS,
     tiles_from_steps,
 )
 
@@ -117,7 +116,7 @@ def check_of(name: str, stages: tuple[Stage, ...], own: tuple[Mistake, ...], *le
         results={"output": "(n_heads, n, 16)"},
         compute=tiles_from_steps,
         steps=TEXT.steps,
-        variants=VARIANTS,
+        variants=TEXT.variants,
         stages=stages,
         mistakes=(*own, *without(TILE_MISTAKES, *left)),
         properties=(

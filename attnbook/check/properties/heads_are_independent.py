@@ -10,7 +10,7 @@ from attnbook.check.engine.calls import Attempt, Finding
 from attnbook.check.engine.diagnosis import explain
 from attnbook.check.engine.report import FailingCase, Report
 from attnbook.check.engine.steps import Case
-from attnbook.check.properties.head_mistakes import HEADS, NAMES, Layout, causal, check_of
+from attnbook.check.properties.head_mistakes import NAMES, TEXT, Layout, causal, check_of
 from attnbook.check.properties.probing import IN_MODE, OTHER_ORDER, SAME_ORDER, Probe, described
 
 SEEDS = (0, 1, 2)
@@ -135,8 +135,8 @@ class _Mode:
             return Finding("NaN", "Your output holds NaN or infinity.", where, shown)
         name = self.projection(outputs)
         if name:
-            return Finding(name, HEADS[name], where, shown)
-        return self.mixed(outputs[0]) or Finding(None, HEADS["unknown"], where, shown)
+            return Finding(name, TEXT.sentences[name], where, shown)
+        return self.mixed(outputs[0]) or Finding(None, TEXT.sentences["unknown"], where, shown)
 
     def projection(self, outputs: list[np.ndarray]) -> str | None:
         """Tell what one matrix does to the right heads, if it gives the output everywhere."""
@@ -181,5 +181,5 @@ class _Mode:
                         f"output{IN_MODE[self.mode]}."
                     )
                     case = FailingCase(dict(zip(NAMES, changed, strict=True)), {}, result, output)
-                    return Finding(None, HEADS["mixed"], detail, case)
+                    return Finding(None, TEXT.sentences["mixed"], detail, case)
         return None

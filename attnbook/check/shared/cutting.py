@@ -28,10 +28,6 @@ def _share(q, p, threshold):
     return q / np.sum(q)
 
 
-def _share_of_nothing(q, p, threshold):
-    return q / (np.sum(q) or 1)
-
-
 def _softmax(q, p, threshold):
     powers = np.exp(q) * (q > 0)
     return powers / np.sum(powers)
@@ -128,7 +124,7 @@ def cut_check(name: str, keeps: Callable, own: tuple[Mistake, ...]) -> Check:
             Stage((_case(0.75, *_EXACT, dtype="float32"), _case(0.45, *_UNSURE, dtype="float32"))),
         ),
         mistakes=own + TEXT.mistakes,
-        variants=each("share", _share_of_nothing),
+        variants=TEXT.variants,
         properties=(_kept_by(keeps),),
         adapt=_any_of_equals,
     )

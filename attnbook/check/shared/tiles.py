@@ -22,10 +22,6 @@ TILE = 16
 """Queries and keys in a tile: the fewest that the matrix units of a GPU take."""
 
 
-def _bare(m):
-    return m
-
-
 def _finite(m):
     return np.where(m == -np.inf, 0, m)
 
@@ -151,29 +147,19 @@ def _at_once(weigh: Callable, hide: Callable = hide) -> Callable:
 
 def _shares(p, value):
     total = np.sum(p, axis=-1, keepdims=True)
-    return total, soft.guarded(p, total) @ value
+    return total, p / soft.or_one(total) @ value
 
 
 def _tri(surplus: int) -> Callable:
     return lambda mask: np.tri(len(mask), k=surplus, dtype=bool)
 
 
-EVERY: Way = {"visit": lambda i, j: True}
 _DIVIDED_IN_EACH: Way = {"add": _shares, "divide": lambda weighted, total: weighted}
 _MEAN_OF_TILES: Way = {
     "add": lambda p, value: (np.ones_like(p[..., :1]), _shares(p, value)[1]),
     "fade_total": _one,
     "fade_weighted": _one,
 }
-VARIANTS: tuple[Way, ...] = (
-    {"divide": soft.unguarded},
-    {"base": _bare},
-    EVERY,
-    {**EVERY, "base": _bare},
-    {**EVERY, "divide": soft.unguarded},
-)
-"""Not wrong as long as every row sees a key, and as nobody counts the tiles."""
-
 _BEGINS = (0, -1e4)
 _SCORES = ("no scale", "scale by d_k", "scale multiplied", "scale by √n_k")
 _MASKS = (
