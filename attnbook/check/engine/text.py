@@ -94,37 +94,35 @@ class Text:
             self.tables[name] = tuple(self._mistakes(lines))
 
     def _step(self, number: int, line: str) -> None:
-        if line.startswith("use "):
-            self._use(line[4:])
-            return
-        if line.startswith("from "):
-            module, _, names = line[5:].partition(" import ")
-            found = self._module(module)
-            self.names |= {name: found[name] for name in names.split(", ")}
-            return
+        """Take a step, or what a line `use` or `from` takes over."""
+        try:
+            if line.startswith("use "):
+                self._use(line[4:])
+                return
+            if line.startswith("from "):
+                module, _, names = line[5:].partition(" import ")
+                found = _module(module)
+                self.names |= {name: found[name] for name in names.split(", ")}
+                return
+        except (ImportError, KeyError) as error:
+            raise self._error(number, f"{line!r} must name what there is: {error}") from None
         step = _STEP.fullmatch(line)
         if not step:
-            raise self._error(
-                number, f"a step must read name(parameters) = expression, got {line!r}"
-            )
+            form = "name(parameters) = expression"
+            raise self._error(number, f"a step must read {form}, got {line!r}")
         name, parameters, right = step.groups()
         self.parameters[name] = parameters
         if right:
             self.steps[name] = self._compiled(number, name, right)
 
-    def _module(self, name: str) -> dict[str, Any]:
-        """Return the names of a module, for one of the checks by its last name."""
-        folders = [path.parent.name for path in self.path.parents[1].glob(f"*/{name}.py")]
-        full = f"attnbook.check.{folders[0]}.{name}" if folders else name
-        return vars(importlib.import_module(full))
-
     def _use(self, module: str) -> None:
         """Take over the steps and the names of another text."""
-        used = self._module(module)
-        self.names = {**used, **used["TEXT"].names, **self.names}
-        self.parameters |= used["TEXT"].parameters
-        self.steps |= used["TEXT"].steps
-        self.variants += used["TEXT"].variants
+        used = _module(module)
+        text = used["TEXT"]
+        self.names = {**used, **text.names, **self.names}
+        self.parameters |= text.parameters
+        self.steps |= text.steps
+        self.variants += text.variants
 
     def _mistakes(self, lines: list[tuple[int, str]]) -> Iterator[Mistake]:
         blocks: list[tuple[str, list[tuple[int, str]], list[str]]] = []
@@ -142,6 +140,8 @@ class Text:
                 blocks[-1][2].append(line.strip())
         for heading, texts, sentence in blocks:
             name, _, whose = heading.partition(" [")
+            if not sentence:
+                raise self._error(texts[0][0], f"{name!r} must have a sentence below it")
             told_by = None
             if texts[0][1].startswith("told by "):
                 told_by = self._value(texts[0][0], texts.pop(0)[1][8:])
@@ -220,6 +220,13 @@ class Text:
 
     def _error(self, number: int, message: str) -> ValueError:
         return ValueError(f"{self.path.name}, line {number}: {message}")
+
+
+def _module(name: str) -> dict[str, Any]:
+    """Return the names of a module, for one of the checks by its last name."""
+    folders = [path.parent.name for path in Path(__file__).parents[1].glob(f"*/{name}.py")]
+    full = f"attnbook.check.{folders[0]}.{name}" if folders else name
+    return vars(importlib.import_module(full))
 
 
 def _free(tree: ast.AST) -> set[str]:
