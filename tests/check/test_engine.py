@@ -57,7 +57,7 @@ decoder_layer(print, norm="mid")
 
 @pytest.mark.parametrize(("call", "kind", "message"), error_rows(REFUSED))
 def test_what_is_refused(call, kind, message):
-    assert_raises(call, kind, message, vars(check))
+    assert_raises(call, kind, message, {name: getattr(check, name) for name in check.__all__})
 
 
 # What the functions of the table of reports do.

@@ -136,8 +136,8 @@ class Caller:
         expected = self.check.expected(case)
         values = tuple(map(self._without_lift, values, expected))
         for key, x in case.input.items():
-            after, kind = _arrays_in(given[key]), "list" if isinstance(x, list) else "array"
-            if not all(_is_still(after[part], before) for part, before in _arrays_in(x).items()):
+            if _is_changed(x, given[key]):
+                kind = "list" if isinstance(x, list) else "array"
                 raise _found(
                     f"changes {key}",
                     f"Your function changes its input `{key}` in place, so the caller's {kind} "
@@ -152,9 +152,11 @@ class Caller:
 
         An option of the shape of a sequence, such as a mask of its tokens, gets them too.
         """
-        axes = self.check.sequence_axes if self.lifted else {}
+        if not self.lifted:
+            return given
+        axes = self.check.sequence_axes
         missing = {key: max(0, n + self.lifted - given[key].ndim) for key, n in axes.items()}
-        for key in case.options if axes else ():
+        for key in case.options:
             alike = (k for k in axes if np.shape(case.options[key]) == case.arrays[k].shape)
             missing[key] = next((missing[k] for k in alike), 0)
         return {
@@ -272,17 +274,15 @@ def _give(x: Any, name: str) -> Any:
     return x.to(name) if hasattr(x, "to") else x
 
 
-def _is_still(x: Any, before: np.ndarray) -> bool:
-    if isinstance(before, list):
-        return x == before
-    return np.array_equal(x if isinstance(x, np.ndarray) else move(x, "numpy"), before)
-
-
-def _arrays_in(x: Any) -> dict[str, Any]:
-    """Return the arrays and lists that the function might change, each by its name."""
-    if isinstance(x, Weights):
-        return x.arrays()
-    return {"": x} if hasattr(x, "shape") or isinstance(x, list) else {}
+def _is_changed(before: Any, after: Any) -> bool:
+    """Tell whether an array or a list, or one in a structure of weights, is no longer the same."""
+    if isinstance(before, np.ndarray):
+        there = after if isinstance(after, np.ndarray) else move(after, "numpy")
+        return not np.array_equal(there, before)
+    if isinstance(before, Weights):
+        now = after.arrays()
+        return any(_is_changed(x, now[name]) for name, x in before.arrays().items())
+    return isinstance(before, list) and after != before
 
 
 def kind_of(x: Any) -> str:

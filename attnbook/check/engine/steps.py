@@ -46,7 +46,7 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     about: str = ""
 
-    @property
+    @functools.cached_property
     def input(self) -> dict[str, Any]:
         """Arguments and options together, by name."""
         return {**self.arguments, **self.options}
@@ -55,10 +55,17 @@ class Case:
     def arrays(self) -> dict[str, np.ndarray]:
         return {name: x for name, x in self.arguments.items() if isinstance(x, np.ndarray)}
 
-    @property
+    @functools.cached_property
     def has_library(self) -> bool:
         """Whether something in it lives in an array library."""
         return any(hasattr(x, "to") for x in self.arguments.values()) or bool(self.arrays)
+
+    @functools.cached_property
+    def wide(self) -> "Case":
+        """The same in float64."""
+        wide = {name: _widen(x) for name, x in self.arguments.items()}
+        alike = all(wide[name] is x for name, x in self.arguments.items())
+        return self if alike else replace(self, arguments=wide)
 
     @property
     def has_lists(self) -> bool:
@@ -237,9 +244,7 @@ class Check:
         return tuple(mistake for mistake in self.mistakes if mistake.told_by)
 
     def expected(self, case: Case) -> Values:
-        arguments = {name: _widen(x) for name, x in case.arguments.items()}
-        wide = replace(case, arguments=arguments)
-        return _values(self.reference or self._computation({}), wide)
+        return _values(self.reference or self._computation({}), case.wide)
 
     def _computation(self, way: Way) -> Callable[..., Any]:
         """Return the computation in which the steps of `way` are replaced."""
@@ -260,7 +265,10 @@ def _values(function: Callable[..., Any], case: Case) -> Values:
 
 def _widen(x: Any) -> Any:
     if isinstance(x, Weights):
-        return x.with_arrays({name: _widen(array) for name, array in x.arrays().items()})
+        arrays = {name: _widen(array) for name, array in x.arrays().items()}
+        return (
+            x if all(arrays[name] is a for name, a in x.arrays().items()) else x.with_arrays(arrays)
+        )
     is_float = isinstance(x, np.ndarray) and x.dtype.kind == "f"
     return x.astype(np.float64, copy=False) if is_float else x
 
