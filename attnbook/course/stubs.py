@@ -31,7 +31,7 @@ CHAPTERS = {
     ),
     "hashing": ("hashing",),
     "estimators": ("sketch/estimators.py", "sketch/tails.py"),
-    "sketch": ("sketch/near_keys.py", "sketch/functional.py"),
+    "sketch": ("sketch/reference_query.py", "sketch/functional.py"),
 }
 """What a reader of each chapter writes: rooms, and files of a room that several chapters fill."""
 
