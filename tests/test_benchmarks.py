@@ -1,5 +1,7 @@
 """The benchmarks write what they promise; what they measure is not asserted."""
 
+import ast
+import graphlib
 import importlib.util
 import json
 import re
@@ -853,6 +855,18 @@ def test_every_benchmark_is_listed(capsys):
     printed = capsys.readouterr().out
     for name in (*command_line.names(), "device"):
         assert re.search(rf"^ +{name}\s+\S", printed, re.M)
+
+
+def test_no_two_benchmarks_import_each_other():
+    above = {}
+    for path in (ROOT / "benchmarks").glob("[!_]*.py"):
+        own = above[path.stem] = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module == "benchmarks":
+                own |= {name.name for name in node.names}
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("benchmarks."):
+                own.add(node.module.removeprefix("benchmarks."))
+    graphlib.TopologicalSorter(above).prepare()  # raises CycleError, with the circle
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.name)
