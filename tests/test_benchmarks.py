@@ -715,7 +715,7 @@ def tiny(monkeypatch, short):
         monkeypatch.setattr("torch.compile", lambda function, **_: function)
 
 
-QUICK = ("ablations", "attention", "decode", "writer")
+QUICK = ("attention", "decode", "writer")
 
 
 @pytest.mark.usefixtures("tiny")
@@ -845,7 +845,7 @@ def test_without_a_gpu_the_command_says_so(monkeypatch, tmp_path, capsys):
 
 def test_every_benchmark_is_listed(capsys):
     files = {path.stem for path in (ROOT / "benchmarks").glob("[!_]*.py")}
-    whole = "ablations|approximate|cache(?!_speed)|decode|device|distributed|exact|rivals|scaling"
+    whole = "approximate|cache(?!_speed)|decode|device|distributed|exact|rivals|scaling"
     parts = {name for name in files if re.match(f"({whole}|search)_", name)}
     others = {"cuda", "device", "faults", "harness", "inputs", "memory", "provenance", "tables"}
     others.add("real_keys")
