@@ -62,7 +62,7 @@ GIVEN = (
 )
 """What is there from the start, but for what a chapter writes."""
 
-LEFT_OUT = re.compile(r"cuda|triton|test_store")
+LEFT_OUT = re.compile(r"cuda|triton|test_state_file")
 """Names of files for machines that the chapters here do not need, and of a test of old files."""
 
 BESIDE = ("cases", "conftest", "oracle", "error_table", "cupy_on_cpu")
