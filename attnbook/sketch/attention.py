@@ -61,9 +61,9 @@ class SketchAttention:
     -----
     The arrays of the first `update` are kept and not copied: do not write into them.
     A query costs O(d L κ) for the hash, and O(d + d_v) for each candidate. Many identical vectors
-    share a bucket, and a query that meets it reads all of them. On a GPU a batch takes one launch
-    and one wait. To let the keys that were not found count too, mix the answer with a tail of
-    `Moments` or `uniform_tail`, as chapter `estimators` does.
+    share a bucket, and a query that meets it reads all of them. On a GPU a batch without evidence
+    takes one launch and one wait. To let the keys that were not found count too, mix the answer
+    with a tail of `Moments` or `uniform_tail`, as chapter `estimators` does.
 
     References
     ----------
