@@ -244,20 +244,6 @@ METHODS = (
         **_TABLES,
     ),
     Method(
-        "tables + moments",
-        does="The same, and the other keys by their mean and covariance.",
-        simplified="none",
-        settings=_tables((8, 8), (8, 11), (32, 11), (75, 11), tail="moments"),
-        **_TABLES,
-    ),
-    Method(
-        "tables + sample",
-        does="The same, and the other keys by a uniform sample.",
-        simplified="none",
-        settings=_tables((8, 11), (32, 11), tail="uniform", n_samples=1024),
-        **_TABLES,
-    ),
-    Method(
         "cells",
         "after Greengard and Rokhlin 1987 (fast multipole), Vyas et al. 2020 (clustered attention)",
         "Cells of some 16 keys. A cell that hardly matters to 32 neighbouring queries counts by "

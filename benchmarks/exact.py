@@ -25,10 +25,21 @@ from benchmarks import (
 )
 from benchmarks.exact_candidates import candidates
 from benchmarks.exact_problem import Problem
-from benchmarks.memory import extra_bytes
+from benchmarks.exact_rows import (
+    BASELINE,
+    LONG,
+    LONG_ROUNDS,
+    MOST,
+    MOST_BACKWARD,
+    PAUSE,
+    measured,
+    present,
+    rows,
+    taking_part,
+    written,
+)
 from benchmarks.tables import Step, Tables
 
-BASELINE = {"implementation": exact_peers.SDPA}
 DTYPE = {"cpu": "float32", "cuda": "bfloat16"}
 HALF = ("float32", "float16", "bfloat16")
 TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
@@ -41,17 +52,6 @@ SIZES = {
 QUICK_SIZES = {64: (256,)}
 GOAL = 16_384  # tokens of the forward passes on a GPU that come first
 FLEX_SIZES = {"cpu": (1024, 4096), "cuda": (4096,)}  # beside the goals; each pass is compiled
-# the largest n of some: more scores need gigabytes, or a longer call takes seconds, as on a GPU
-# that of a loop in Python over the tiles of all heads
-MOST = {
-    "cpu": {"naive": 4096, "in_place": 4096, "SDPA math": 4096},
-    "cuda": {"naive": 4096, "in_place": 4096, "SDPA math": 4096, "tiled": 1024},
-}
-MOST_BACKWARD = {
-    "cpu": {"SDPA math": 1024, "tiled": 4096},
-    "cuda": {"SDPA math": 1024, "tiled": 1024},
-}
-MOST_DECODE: dict[str, dict[str, int]] = {"cpu": {}, "cuda": {"tiled": 1024}}
 CACHES = {
     "one head": {"n": 1_000_000, "heads": 1},
     "grouped heads": {"n": 32_768, "heads": 32, "kv_heads": 8},
@@ -64,12 +64,9 @@ WIDTHS, WIDTHS_N, QUICK_WIDTHS_N = (32, 64, 80, 128), 2048, 128
 SKIPPING_N, QUICK_SKIPPING_N = 4096, 256
 HALF_N, QUICK_HALF_N = (256, 512, 1024, 2048), 128
 BFLOAT16_N, QUICK_BFLOAT16_N = (256, 1024, 4096, 8192), (128,)
-ROUNDS = {1e9: 15, 1e10: 9, 8e10: 5, float("inf"): 3}  # for fewer operations than this, on a CPU
 PLAIN = ("tiled", "threads", "cupy_tiled")
 FAST = ("numba", "packed", "triton", exact_peers.SDPA)
 PAIRED = ("packed", "triton", exact_peers.SDPA)  # in `bfloat16`
-
-LONG, LONG_ROUNDS, PAUSE = 0.25, 3, 0.03  # see METHODS
 
 METHODS = {
     "seconds": (
@@ -228,7 +225,7 @@ def skipping(device: str, *, quick: bool, log: Callable[[str], None]) -> list[St
     ]
     pairs: dict[str, list[harness.Candidate]] = {}
     for problem in problems:
-        for one in _taking_part(problem, only=(*FAST, *PLAIN)):
+        for one in taking_part(problem, only=(*FAST, *PLAIN)):
             about = {**one.about, **problem.about()}
             pairs.setdefault(one.about["implementation"], []).append(one._replace(about=about))
     given = {"quick": quick, "log": log}
@@ -236,7 +233,7 @@ def skipping(device: str, *, quick: bool, log: Callable[[str], None]) -> list[St
         Step(
             {"implementation": name, "n": n, "dtype": DTYPE[device]},
             problems[0].flops,
-            partial(_measured, pair, problems[0], {"is_causal": False}, {}, **given),
+            partial(measured, pair, problems[0], {"is_causal": False}, {}, **given),
         )
         for name, pair in pairs.items()
     ]
@@ -280,99 +277,7 @@ def _paired(pair: Sequence[Problem], alone: str, **options: Any) -> list[dict[st
     fast = [
         one._replace(about={**one.about, **problem.about()})
         for problem in pair
-        for one in _present(problem, alone, only=PAIRED)
+        for one in present(problem, alone, only=PAIRED)
     ]
     baseline = BASELINE | {"dtype": "float32"}
-    return _written(_measured(fast, pair[0], baseline, {}, **options), alone)
-
-
-def rows(
-    problem: Problem,
-    *,
-    quick: bool,
-    log: Callable[[str], None],
-    alone: str = "",
-    only: tuple[str, ...] = (),
-    flex: bool = False,
-    more: Callable[[], list[harness.Candidate]] = list,
-    **fields: str,
-) -> list[dict[str, Any]]:
-    """Return one row for each who can take `problem`, and for those of `more`, with `fields`.
-
-    With `alone` it is the row of this one, beside SDPA.
-    """
-    found = [*_present(problem, alone, only=only, flex=flex), *more()]
-    about = problem.about() | fields
-    return _written(_measured(found, problem, BASELINE, about, quick=quick, log=log), alone)
-
-
-def _present(
-    problem: Problem, alone: str, *, only: tuple[str, ...] = (), flex: bool = False
-) -> list[harness.Candidate]:
-    """Return who is measured side by side: one of those that are measured alone, or no such one."""
-    if alone:
-        return _taking_part(problem, only=(exact_peers.SDPA, alone), flex=alone == exact_peers.FLEX)
-    late = exact_candidates.alone(problem.device)
-    found = _taking_part(problem, only=only, flex=flex)
-    return [one for one in found if one.about["implementation"] not in late]
-
-
-def _written(rows: list[dict[str, Any]], alone: str) -> list[dict[str, Any]]:
-    return [row for row in rows if not alone or row["implementation"] == alone]
-
-
-def _taking_part(problem: Problem, **options: Any) -> list[harness.Candidate]:
-    """Return who can take `problem`, without those for whom it is too large."""
-    most = (MOST_BACKWARD if problem.backward else MOST)[problem.device]
-    if problem.queries == 1:  # few scores
-        most = MOST_DECODE[problem.device]
-    return [
-        one
-        for one in candidates(problem, **options)
-        if problem.n <= most.get(one.about["implementation"], problem.n)
-    ]
-
-
-def _measured(
-    found: Sequence[harness.Candidate],
-    problem: Problem,
-    baseline: dict[str, Any],
-    about: dict[str, Any],
-    *,
-    quick: bool,
-    log: Callable[[str], None],
-) -> list[dict[str, Any]]:
-    if not found:
-        log(f"nobody here takes {problem}")
-        return []
-    chosen = pace(problem, quick)
-    result = harness.rows(
-        *(found, problem.device),
-        about=about,
-        baseline=baseline,
-        quick=quick,
-        pace=chosen,
-        memory=_memory,
-    )
-    for row in result:
-        row["rounds"] = chosen.rounds
-        second = row["seconds"]["median"] if row["seconds"] else None
-        row["gflops"] = row["flops"] / second / 1e9 if second else None
-        row["gbps"] = row["bytes"] / second / 1e9 if second else None
-    passes = ("backward " if problem.backward else "") + ("causal " if problem.is_causal else "")
-    log(f"{passes}width {problem.width}: {harness.summary(result, 'implementation')}")
-    return result
-
-
-def pace(problem: Problem, quick: bool) -> harness.Pace:
-    """Return fewer rounds for larger problems, or long calls, so that all take minutes."""
-    if quick:
-        return harness.Pace(harness.QUICK_ROUNDS, harness.QUICK_SLICE_SECONDS)
-    if problem.device == "cuda":
-        return harness.Pace(harness.ROUNDS, harness.SLICE_SECONDS["cuda"], LONG, LONG_ROUNDS)
-    rounds = next(rounds for most, rounds in ROUNDS.items() if problem.flops < most)
-    return harness.Pace(rounds, 0.03, LONG, LONG_ROUNDS, PAUSE)
-
-
-def _memory(run: Callable[[], Any], library: str, device: str) -> int | None:
-    return None if library == "jax" else extra_bytes(run, library, device)
+    return written(measured(fast, pair[0], baseline, {}, **options), alone)

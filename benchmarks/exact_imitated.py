@@ -12,7 +12,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks import harness
+from benchmarks import exact_ceilings, exact_peers, exact_rows, harness
+from benchmarks.exact_problem import Problem
 
 FEATURES = (
     "64bit,adx,aes,avx,avx2,bmi,bmi2,clflushopt,clwb,clzero,cmov,crc32,cx16,cx8,f16c,fma,fsgsbase,"
@@ -56,17 +57,14 @@ def in_another_process(*, quick: bool, log: Callable[[str], None]) -> list[dict[
 
 def here(quick: bool) -> list[dict[str, Any]]:
     """Return rows of SDPA and *packed* for every pass, and the ceilings, of this process."""
-    from benchmarks import exact, exact_ceilings
-    from benchmarks.exact_problem import Problem
-
     given: dict[str, Any] = {"quick": quick, "log": harness.log}
     found = exact_ceilings.ceilings("cpu", names=("matrix product", "multiply and add"), **given)
     for n in QUICK_SIZES if quick else SIZES:
         for backward in (False, True):
             for is_causal in (False, True):
                 problem = Problem("cpu", "float32", n, is_causal=is_causal, backward=backward)
-                only = ("packed", exact.exact_peers.SDPA)
-                found += exact.rows(problem, only=only, **given)
+                only = ("packed", exact_peers.SDPA)
+                found += exact_rows.rows(problem, only=only, **given)
     return found
 
 

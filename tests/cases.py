@@ -361,3 +361,22 @@ def layer_mask(rng: Any, kind: str, shape: tuple[int, ...]) -> np.ndarray | None
 
 
 LAYER_MASKS = ("none", "causal", "padding", "heads", "all", "empty")
+
+
+def with_cloud(query, key, value, found, scale):
+    """Return attention to the found keys of large score and to a cloud of moments for the others.
+
+    `found` (n_q, n) says which keys the tables have. Return the output, and how many were scored.
+    """
+    from attnbook.sketch import Moments
+
+    cloud, output, n_scored = Moments.fit(key, value), [], []
+    limit = cloud.limit(query, scale)
+    mass, mean = cloud.tail(query, scale, below=limit)
+    for i, q in enumerate(query):
+        rows = np.flatnonzero(found[i] & (scale * (key @ q) > limit[i]))
+        scores = np.append(scale * (key[rows] @ q), mass[i])
+        weights = np.exp(scores - scores.max())
+        output.append(weights @ np.vstack([value[rows], mean[i]]) / weights.sum())
+        n_scored.append(len(rows))
+    return np.stack(output), np.array(n_scored)

@@ -170,7 +170,7 @@ def public_calls():
         },
         sketch.plan: {"n": 100, "delta": 0.1, "d_avg": 0.5, "n_tables": 2, "max_bytes": 1e6},
         sketch.StableHash.init: {"rng": 0, "d": 4, "width": 1.0, "n_tables": 2},
-        sketch.BucketIndex: {"n_tables": 2, "impl": "reference", "seed": 0},
+        sketch.BucketIndex: {"n_tables": 2, "seed": 0},
         sketch.lift_keys: {"key": key, "longest": 9.0},
         sketch.sort_buckets: {"signatures": np.array([3, 1, 3])},
         sketch.uniform_tail: {
@@ -178,8 +178,7 @@ def public_calls():
         },
         sketch.SimHash.init: {"rng": 0, "d": 4, "n_tables": 2, "n_projections": 3},
         sketch.SketchAttention: {
-            **{"hash": hash_, "estimator": "union", "tail": "none", "n_samples": 9, "delta": 0.1},
-            **{"max_bucket": 7, "n_heavy": 2, "n_cells": 1, "seed": 0, "impl": "reference"},
+            **{"hash": hash_, "estimator": "union", "seed": 0, "impl": "reference"},
         },
         sketch.sketch_attention: {
             "query": np.ones((2, 4)),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import with_cloud
 
 pytest.importorskip("numba", reason="Numba is not installed")
 pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -107,7 +108,6 @@ def test_rivals_come_nearer_with_more_work(name, few, many, is_causal):
     [
         ("window + sinks", {"window": 16, "n_sinks": 3}),
         ("tables", {"n_tables": 3, "n_bits": 3, "window": 16}),
-        ("tables + moments", {"n_tables": 3, "n_bits": 3, "window": 16, "tail": "moments"}),
         ("FAVOR+", {"n_features": 16, "hyperbolic": False}),
         ("cells", {"block": 20, "n_cells": 4, "threshold": 0.01}),
     ],
@@ -336,7 +336,7 @@ def test_estimators_reach_their_budget():
         ("union", {}),
         ("importance", {"estimator": "importance"}),
         ("duplicates", {"estimator": "duplicates"}),
-        ("union + moments", {"tail": "moments"}),
+        ("union + moments", None),
     ],
 )
 def test_estimates_are_those_of_the_sketch(name, options):
@@ -344,13 +344,20 @@ def test_estimates_are_those_of_the_sketch(name, options):
     judge = approximate_estimators._Judge(head)
     ways = approximate_estimators._of_tables(judge, setting, 0.1, seed=7)
     found = {name: (output, share) for name, output, share in ways}
-    one = SketchAttention(SimHash.init(7, 16, 6, 3), seed=7, **options)
-    centred = (head.key - head.key.mean(axis=0)).astype(np.float64)
-    one.update(centred, head.value.astype(np.float64))
-    output, evidence = one.attention_output(head.query.astype(np.float64), return_evidence=True)
-    np.testing.assert_allclose(found[name][0], output, rtol=1e-3, atol=1e-4)
-    if "tail" not in options:  # which counts the keys above its limit alone
+    centred, query, value = (
+        x.astype(np.float64) for x in (head.key - head.key.mean(axis=0), head.query, head.value)
+    )
+    hash = SimHash.init(7, 16, 6, 3)
+    if options is None:
+        ours, theirs = (hash.signatures(x)[:, None] for x in (query, centred))
+        rows = (ours == theirs[:, 0]).any(axis=-1)
+        output, _ = with_cloud(query, centred, value, rows, 1 / 4)
+    else:
+        one = SketchAttention(hash, seed=7, **options)
+        one.update(centred, value)
+        output, evidence = one.attention_output(query, return_evidence=True)
         assert found[name][1] == pytest.approx(evidence.candidates.mean() / 300)
+    np.testing.assert_allclose(found[name][0], output, rtol=1e-3, atol=1e-4)
 
 
 def test_a_key_that_meets_twice_is_divided_by_the_chance_of_it():
@@ -391,7 +398,7 @@ def test_one_layer_or_all_of_them_attend_another_way():
 def test_the_record_has_every_rival():
     path = Path(__file__).parents[1] / "book/data/approximate.cpu.json"
     record = json.loads(path.read_text(encoding="utf-8"))
-    assert {row["method"] for row in record["rivals"]} == set(BY_NAME)
-    assert {row["method"] for row in record["settings"]} == set(BY_NAME) - {"SDPA", "packed"}
+    assert {row["method"] for row in record["rivals"]} >= set(BY_NAME)
+    assert {row["method"] for row in record["settings"]} >= set(BY_NAME) - {"SDPA", "packed"}
     for row in record["self_attention"]:
         assert row["error_low"] <= row["error"] * (1 + 1e-9) <= row["error_high"] * (1 + 1e-8)

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from cases import with_cloud
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -189,18 +190,23 @@ def test_clouds_are_the_moments_of_what_has_left_the_window(seed, sinks, window)
 def test_the_sketch_is_what_sketch_attention_says(how):
     p = past(3, seed=5)
     read = cache_sketch.tables(p, sinks=0, window=1, tables=6, bits=2, estimator=how)
-    options = {"tail": "moments"} if how == "cloud" else {"estimator": how}
-    middle = p.prompt.middle
+    hash, middle = SimHash.init(5, D, 6, 2), p.prompt.middle
     for i in range(M):
         # the query's own key is scored apart, and the others are the sketch's
         rows = slice(0, FIRST + i)
-        sketch = SketchAttention(SimHash.init(5, D, 6, 2), **options)
-        sketch.update((p.key[rows] - middle).astype(np.float64), p.value[rows].astype(np.float64))
-        q = p.query[i : i + 1].astype(np.float64)
-        output, evidence = sketch.attention_output(q, return_evidence=True)
+        q, key = p.query[i : i + 1].astype(np.float64), (p.key[rows] - middle).astype(np.float64)
+        value = p.value[rows].astype(np.float64)
+        if how == "cloud":
+            met = (hash.signatures(q) == hash.signatures(key)).any(axis=-1)
+            output, n_scored = with_cloud(q, key, value, met[None], 1 / math.sqrt(D))
+        else:
+            sketch = SketchAttention(hash, estimator=how)
+            sketch.update(key, value)
+            output, evidence = sketch.attention_output(q, return_evidence=True)
+            n_scored = evidence.candidates
         alone = read._replace(scored=read.scored & (np.arange(N) != FIRST + i))
         np.testing.assert_allclose(answer(p, alone)[i], output[0], atol=1e-4)
-        assert alone.scored[i].sum() == evidence.candidates[0]
+        assert alone.scored[i].sum() == n_scored[0]
 
 
 def test_cells_read_the_cells_whose_centres_point_along_the_query():

@@ -16,6 +16,7 @@ from benchmarks import (
     exact_errors,
     exact_peers,
     exact_problem,
+    exact_rows,
     harness,
     inputs,
 )
@@ -107,7 +108,7 @@ def test_a_rung_that_cannot_be_loaded_is_a_row_with_the_reason(monkeypatch):
     monkeypatch.setattr(kernels.Kernel, "load", missing)
     lines = []
     problem = Problem("cpu", "float32", 7, 5, heads=2)
-    rows = exact.rows(problem, quick=True, log=lines.append, only=("tiled", "SDPA"))
+    rows = exact_rows.rows(problem, quick=True, log=lines.append, only=("tiled", "SDPA"))
     assert [row["implementation"] for row in rows] == ["SDPA", "tiled"]
     assert rows[0]["gflops"] > 0
     assert rows[1]["reason"] == "ImportError: no such compiler"
@@ -175,7 +176,9 @@ def test_reading_adds_up_all_keys_and_values():
 
 
 def test_larger_problems_have_fewer_rounds():
-    rounds = [exact.pace(Problem("cpu", "float32", n), False).rounds for n in (256, 1024, 8192)]
+    rounds = [
+        exact_rows.pace(Problem("cpu", "float32", n), False).rounds for n in (256, 1024, 8192)
+    ]
     assert rounds == sorted(rounds, reverse=True)
     assert rounds[-1] >= 3
 
@@ -184,10 +187,10 @@ def test_on_a_gpu_what_takes_too_long_is_left_out(monkeypatch):
     everybody = [
         harness.Candidate({"implementation": name}, list, dict) for name in ("tiled", "triton")
     ]
-    monkeypatch.setattr(exact, "candidates", lambda problem, **_: everybody)
+    monkeypatch.setattr(exact_rows, "candidates", lambda problem, **_: everybody)
 
     def names(device, n, **fields):
-        found = exact._taking_part(Problem(device, "bfloat16", n, **fields))
+        found = exact_rows.taking_part(Problem(device, "bfloat16", n, **fields))
         return [one.about["implementation"] for one in found]
 
     assert names("cuda", 1024) == names("cpu", 4096) == ["tiled", "triton"]
@@ -208,7 +211,10 @@ def on_gpu(monkeypatch):
     flex = exact_peers.Entry({"implementation": "FlexAttention", "library": "torch"}, list)
     monkeypatch.setattr(exact_peers, "flex", lambda problem, arrays: [flex])
     monkeypatch.setattr(exact_peers, "others", lambda problem, arrays, only: [])
-    monkeypatch.setattr(exact, "_measured", lambda found, *_, **__: [dict(x.about) for x in found])
+    for module in (exact, exact_rows):
+        monkeypatch.setattr(
+            module, "measured", lambda found, *_, **__: [dict(x.about) for x in found]
+        )
     return verified
 
 
@@ -290,7 +296,7 @@ def test_numbers_of_a_shape_are_drawn_once_on_a_gpu(monkeypatch):
 
 
 def test_long_calls_on_a_gpu_have_few_rounds():
-    pace = exact.pace(Problem("cuda", "bfloat16", 4096), False)
+    pace = exact_rows.pace(Problem("cuda", "bfloat16", 4096), False)
     assert (pace.long, pace.long_rounds) == (exact.LONG, exact.LONG_ROUNDS)
 
 

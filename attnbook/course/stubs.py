@@ -31,7 +31,7 @@ CHAPTERS = {
     ),
     "hashing": ("hashing",),
     "estimators": ("sketch/estimators.py", "sketch/tails.py"),
-    "sketch": ("sketch/near_keys.py", "sketch/functional.py"),
+    "sketch": ("sketch/reference_query.py", "sketch/functional.py"),
 }
 """What a reader of each chapter writes: rooms, and files of a room that several chapters fill."""
 
@@ -62,7 +62,7 @@ GIVEN = (
 )
 """What is there from the start, but for what a chapter writes."""
 
-LEFT_OUT = re.compile(r"cuda|triton|test_store")
+LEFT_OUT = re.compile(r"cuda|triton|test_state_file")
 """Names of files for machines that the chapters here do not need, and of a test of old files."""
 
 BESIDE = ("cases", "conftest", "oracle", "error_table", "cupy_on_cpu")

@@ -20,12 +20,12 @@ from attnbook.arrays.move import move
 from attnbook.arrays.weights import check_part
 from attnbook.distributed.processes import Processes, flat, unflat
 from attnbook.kernels.running_softmax import State, merge_of
-from attnbook.sketch.answers import Evidence, check_query, found_probability_of
 from attnbook.sketch.attention import SketchAttention
-from attnbook.sketch.near_keys import NearKeys
+from attnbook.sketch.evidence import Evidence, found_probability_of
+from attnbook.sketch.queries import check_query
+from attnbook.sketch.state import box_of
 from attnbook.sketch.state_file import describe
-from attnbook.sketch.summary import diameter
-from attnbook.sketch.visible import EVERYTHING
+from attnbook.sketch.visible_keys import EVERYTHING
 
 
 class Local(NamedTuple):
@@ -53,8 +53,7 @@ class ShardedSketch:
     sketch : SketchAttention
         The sketch of this process, empty or with its shard of the keys. All processes need the same
         hash, drawn with the same seed, and the same scale and `n_probes`. The estimator is
-        ``"union"`` or ``"importance"``, without tail, heavy keys and largest bucket, which are
-        choices among all keys.
+        ``"union"`` or ``"importance"``.
     group : ProcessGroup of torch.distributed, optional
         All processes by default.
     timeout : float
@@ -97,17 +96,11 @@ class ShardedSketch:
     def __init__(self, sketch: SketchAttention, *, group: Any = None, timeout: float = 60.0):
         check_part("sketch", sketch, SketchAttention)
         settings = sketch.state.settings
-        for name, allowed in (
-            ("estimator", ("union", "importance")),
-            ("tail", ("none",)),
-            ("n_heavy", (0,)),
-            ("max_bucket", (None,)),
-        ):
-            if getattr(settings, name) not in allowed:
-                raise ValueError(
-                    f"sketch must have {name} {' or '.join(map(repr, allowed))} to be sharded, "
-                    f"got {getattr(settings, name)!r}"
-                )
+        if settings.estimator not in ("union", "importance"):
+            raise ValueError(
+                "sketch must have estimator 'union' or 'importance' to be sharded, "
+                f"got {settings.estimator!r}"
+            )
         self.sketch = sketch
         self._processes = Processes.of(group, timeout)
         self._hash = _named(settings.hash)
@@ -192,13 +185,12 @@ class ShardedSketch:
 
     def _extent(self, state):
         """Return how many keys there are, and the diagonal of the box around all values."""
-        diameter(state)
         width = state.value.array().shape[1]
         low: Any
         high: Any
         low, high = torch.full((width,), math.inf), torch.full((width,), -math.inf)
         if state.n:
-            low, high = (move(x, "torch", device="cpu") for x in state.summary.box)
+            low, high = (move(x, "torch", device="cpu") for x in box_of(state))
         row = torch.cat([x.to(torch.float64) for x in (torch.tensor([state.n]), low, high)])
         rows = torch.stack(self._processes.gather(row.to(self._processes.device), "the extent"))
         low, high = rows[:, 1 : width + 1].amin(0), rows[:, width + 1 :].amax(0)
@@ -225,13 +217,9 @@ def _named(hash):
 def _local(state, query, weigh):
     """Return what the near keys of this process say of the queries."""
     xp, wide = array_namespace(query), to_accumulate(query)
-    signatures = state.engine.signatures(query, of_queries=True)
     weigh = weigh or state.settings.estimator == "importance"
     parts = []
-    for part in state.engine.blocks(state, signatures, weigh):
-        close: NearKeys = state.engine.near(
-            state, query[part, :], signatures[part, :], EVERYTHING, None, weigh
-        )
+    for part, close in state.engine.near(state, query, EVERYTHING, weigh):
         unknown = xp.full_like(close.mass, xp.nan)
         expected = unknown if close.expected is None else close.expected
         chance = found_probability_of(state, wide[part, :], close) if weigh else unknown

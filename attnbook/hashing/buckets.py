@@ -51,6 +51,10 @@ class Buckets:
         """
         check_signatures("signatures", signatures)
         check_same_home("signatures", signatures, "the buckets", self.order)
+        return self.places_of(signatures)
+
+    def places_of(self, signatures: Array) -> tuple[Array, Array]:
+        """Return what `find` returns, for checked signatures."""
         xp = array_namespace(signatures)
         m = self.signatures.shape[0]
         if m == 0:
@@ -93,6 +97,11 @@ def sort_buckets(signatures: Annotated[Array, "n"]) -> Buckets:
     array([1, 0, 2])
     """
     check_signatures("signatures", signatures)
+    return buckets_of(signatures)
+
+
+def buckets_of(signatures: Array) -> Buckets:
+    """Return the sorted buckets of checked signatures (n,)."""
     xp, n = array_namespace(signatures), signatures.shape[0]
     if n == 0:
         starts = xp.zeros((1,), dtype=xp.int64, device=signatures.device)

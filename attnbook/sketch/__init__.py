@@ -13,7 +13,6 @@ from attnbook.hashing.robin_hood import RobinHoodTable
 from attnbook.hashing.simhash import SimHash
 from attnbook.hashing.stable_hash import StableHash
 from attnbook.hashing.table_plan import Cost, Costs, Plan
-from attnbook.sketch.answers import Evidence
 from attnbook.sketch.attention import SketchAttention
 from attnbook.sketch.bucket_index import BucketIndex
 from attnbook.sketch.estimators import (
@@ -24,6 +23,7 @@ from attnbook.sketch.estimators import (
     per_table_sum,
     union,
 )
+from attnbook.sketch.evidence import Evidence
 from attnbook.sketch.functional import sketch_attention
 from attnbook.sketch.moments import Moments
 from attnbook.sketch.sorted_index import SortedIndex

@@ -8,12 +8,13 @@ from typing import Annotated, Any
 
 from attnbook.arrays.arguments import check_bool
 from attnbook.arrays.array import Array, array_namespace
-from attnbook.sketch.answers import Evidence, answers, check_query, joined, stacked
-from attnbook.sketch.engines import ENGINES, Reference
-from attnbook.sketch.growth import update
-from attnbook.sketch.near_keys import blocks, candidates
-from attnbook.sketch.state import Settings, SketchState, Summary
-from attnbook.sketch.visible import EVERYTHING
+from attnbook.sketch.engines import ENGINES
+from attnbook.sketch.evidence import Evidence
+from attnbook.sketch.queries import answer, check_query
+from attnbook.sketch.reference_query import blocks, candidates, near_in_blocks
+from attnbook.sketch.state import Settings, SketchState
+from attnbook.sketch.updates import update
+from attnbook.sketch.visible_keys import EVERYTHING
 
 NO_ROW = 2**62  # sorts behind every row
 
@@ -35,26 +36,10 @@ class SketchAttention:
         How weights come from what the tables return: ``"union"``, ``"importance"``,
         ``"duplicates"``, ``"per_table_mean"`` or ``"per_table_sum"``. The module `estimators` has a
         function for each.
-    tail : str
-        What stands for the keys that were not found: nothing with ``"none"``, a closed form from
-        their mean and covariance with ``"moments"``, a random sample of them with ``"uniform"``.
-        The last two need the estimator ``"union"``.
     scale : float, optional
         The number that multiplies the scores; 1/√d by default, as in `attention`.
-    n_heavy : int
-        How many keys, those of largest length, are scored for every query.
-    n_cells : int
-        The number of cells of the tail ``"moments"``.
-    n_samples : int
-        How many keys the tail ``"uniform"`` draws, for all queries together.
-    delta : float
-        The chance, at most 0.2, that an error exceeds the bound of the tail ``"uniform"``.
-    max_bucket : int, optional
-        How many keys of a bucket are taken at most, those added first. Many identical vectors share
-        a bucket, and a query that meets it reads all of them. Keys that are left out count as not
-        found, so the promise of a plan does not hold for them.
     seed : int
-        It fixes all that is random here: the tables' own hash, the sample of a tail, the cells.
+        It fixes all that is random here, which is the tables' own hash.
     impl : str
         ``"reference"`` takes arrays of any library and finds buckets by binary search, ``"numba"``
         runs compiled loops on NumPy arrays, ``"cupy"`` runs CUDA kernels on CuPy arrays.
@@ -75,8 +60,10 @@ class SketchAttention:
     Notes
     -----
     The arrays of the first `update` are kept and not copied: do not write into them.
-    A query costs O(d L κ) for the hash, and O(d + d_v) for each candidate. On a GPU a batch without
-    a tail, heavy keys and evidence takes one launch and one wait.
+    A query costs O(d L κ) for the hash, and O(d + d_v) for each candidate. Many identical vectors
+    share a bucket, and a query that meets it reads all of them. On a GPU a batch without evidence
+    takes one launch and one wait. To let the keys that were not found count too, mix the answer
+    with a tail of `Moments` or `uniform_tail`, as chapter `estimators` does.
 
     References
     ----------
@@ -100,31 +87,12 @@ class SketchAttention:
         hash: Any,
         *,
         estimator: str = "union",
-        tail: str = "none",
         scale: float | None = None,
-        n_heavy: int = 0,
-        n_cells: int = 1,
-        n_samples: int = 128,
-        delta: float = 0.05,
-        max_bucket: int | None = None,
         seed: int = 0,
         impl: str = "reference",
         n_probes: int = 1,
     ):
-        self._settings = Settings(
-            hash,
-            estimator,
-            tail,
-            scale,
-            n_heavy,
-            n_cells,
-            n_samples,
-            delta,
-            max_bucket,
-            seed,
-            impl,
-            n_probes,
-        )
+        self._settings = Settings(hash, estimator, scale, seed, impl, n_probes)
         vars(self).update(vars(self._settings))  # to be read; the state has its own
         self._engine = ENGINES[impl](hash, n_probes)
         self.initialize()
@@ -177,7 +145,7 @@ class SketchAttention:
         if self.state.index is None:
             raise ValueError("ids must be of keys that are there, and there is none")
         self.state.index.remove(ids, name="ids")
-        self.state.summary = Summary()
+        self.state.box = None
 
     def merge(self) -> None:
         """Sort what was added lately into the tables now; otherwise it is done when it pays."""
@@ -208,13 +176,14 @@ class SketchAttention:
         if state.index is None:
             nothing = xp.zeros_like(query[:, :0], dtype=xp.int64)
             return nothing, nothing > 0
-        signatures, parts = state.engine.signatures(query, of_queries=True), []
-        for part in blocks(state, signatures):
-            found = candidates(state, signatures[part, ...], EVERYTHING)
+        columns = state.tables().columns(state.engine.signatures(query, of_queries=True))
+        parts = []
+        for part in blocks(state, columns):
+            found = candidates(state, columns[part, :], EVERYTHING)
             rows = xp.where(found.distinct, found.rows, xp.full_like(found.rows, NO_ROW))
             n_q, n_buckets, width = rows.shape
             parts.append(xp.sort(xp.reshape(rows, (n_q, n_buckets * width)), axis=-1))
-        ids = stacked(parts, NO_ROW)
+        ids = _stacked(parts, NO_ROW)
         there = ids < NO_ROW
         most = int(xp.max(xp.count_nonzero(there, axis=-1))) if 0 not in ids.shape else 0
         ids = xp.where(there, ids, xp.full_like(ids, -1))
@@ -232,8 +201,7 @@ class SketchAttention:
             and ``"per_table_sum"`` a key appears once for each table that returned it.
         weights : array, shape (n_q, M)
             0 at places without a key. They sum to 1; with ``"per_table_sum"`` to the number of
-            buckets that hold a key; with a tail to less than 1, since it has the rest; and to 0
-            where nothing was found.
+            buckets that hold a key; and to 0 where nothing was found.
 
         Raises
         ------
@@ -244,12 +212,10 @@ class SketchAttention:
         xp = array_namespace(query)
         if self.state.index is None:
             return xp.zeros_like(query[:, :0], dtype=xp.int64), query[:, :0]
-        plain = Reference(
-            self._settings.hash, self._settings.n_probes
-        )  # kernels keep rows and weights to themselves
-        parts = answers(self.state, query, engine=plain)
-        rows = stacked([a.rows for a in parts], -1)
-        weights = stacked([a.weights for a in parts], 0)
+        # the plain functions, since kernels keep rows and weights to themselves
+        parts = [near for _, near in near_in_blocks(self.state, query, EVERYTHING, weigh=False)]
+        rows = _stacked([near.rows for near in parts], -1)
+        weights = _stacked([near.weights for near in parts], 0)
         return rows, xp.astype(weights, query.dtype, copy=False)
 
     def attention_output(
@@ -260,9 +226,9 @@ class SketchAttention:
         Returns
         -------
         array, shape (n_q, d_v)
-            In the dtype of `query`. It is zeros where nothing was found and there is no tail, and
-            zeros as wide as `query` if no key was ever added. With `return_evidence` it comes in a
-            pair with `Evidence`, which says what is known of the quality of this answer.
+            In the dtype of `query`. It is zeros where nothing was found, and zeros as wide as
+            `query` if no key was ever added. With `return_evidence` it comes in a pair with
+            `Evidence`, which says what is known of the quality of this answer.
 
         Raises
         ------
@@ -279,21 +245,99 @@ class SketchAttention:
         if self.state.index is None:
             zeros = xp.zeros_like(query)
             return (zeros, Evidence.of_nothing(0, zeros[:, 0])) if return_evidence else zeros
-        whole = joined(answers(self.state, query, with_evidence=return_evidence))
+        whole = answer(self.state, query, with_evidence=return_evidence)
         output = xp.astype(whole.output, query.dtype, copy=False)
         if not return_evidence:
             return output
         return output, Evidence(len(self), *whole.evidence)
 
     def save(self, path: Any) -> None:
-        """Write the sketch to a file, as `attnbook.sketch.store.save_sketch` does."""
+        """Write the sketch to a file: hash, settings, keys, values and their signatures.
+
+        Parameters
+        ----------
+        path : str or path
+            A file that is there is replaced, as a whole or not at all.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be written.
+
+        Notes
+        -----
+        A hash of your own is code and is not written, so `load` asks for it. Not the tables are
+        written but the signatures, from which they are sorted again. That is faster than to hash
+        again, and the same to the last bit. bfloat16 is stored as float32, which holds it exactly.
+        Removed keys are written too, so that ids stay.
+
+        Examples
+        --------
+        >>> import numpy as np, tempfile
+        >>> from attnbook.sketch import SimHash
+        >>> sketch = SketchAttention(SimHash.init(0, 4, n_tables=3))
+        >>> ids = sketch.update(np.eye(4))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     sketch.save(f"{folder}/sketch.safetensors")
+        ...     again = SketchAttention.load(f"{folder}/sketch.safetensors")
+        >>> len(again), again.hash.n_tables
+        (4, 3)
+        """
         from attnbook.sketch import state_file
 
         state_file.write(path, self.state)
 
     @classmethod
-    def load(cls, path: Any, library: str | None = None, **options: Any) -> "SketchAttention":
-        """Return the sketch of a file, as `attnbook.sketch.store.load_sketch` does."""
+    def load(
+        cls,
+        path: Any,
+        library: str | None = None,
+        *,
+        impl: str | None = None,
+        hash: Any = None,
+    ) -> "SketchAttention":
+        """Return the sketch of a file that `save` wrote. It answers as that one, with the same ids.
+
+        Parameters
+        ----------
+        path : str or path
+        library : str, optional
+            The library of the arrays: ``"numpy"``, ``"torch"`` or ``"cupy"``. By default it is the
+            one that `impl` needs, or NumPy.
+        impl : str, optional
+            By default what was saved. ``"cupy"`` takes no sketch with several probes.
+        hash : optional
+            Your own hash, if the sketch was saved with one of your own. It has to be the same.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is no such file.
+        ValueError
+            If the file is damaged or holds something else, if it sets an option that a sketch no
+            longer has, if `hash` is missing or has another number of tables, or if `library` or
+            `impl` is unknown or does not fit.
+        TypeError
+            If `hash` is no hash, or if it is given for a sketch that has one.
+        ImportError
+            If `impl` or `library` is not installed.
+
+        Notes
+        -----
+        Only classes of this package are built, whatever the file says, and no code from it runs.
+        """
         from attnbook.sketch import state_file
 
-        return state_file.read(cls, path, library, **options)
+        return state_file.read(cls, path, library, impl=impl, hash=hash)
+
+
+def _stacked(parts: list[Array], filler: Any) -> Array:
+    """Return blocks (n, M) of different widths M as one array, padded with `filler`."""
+    xp = array_namespace(parts[0])
+    width = max(x.shape[1] for x in parts)
+    filled = []
+    for x in parts:
+        blank = xp.zeros_like(x[:, :1]) if x.shape[1] else xp.sum(x, axis=1, keepdims=True)
+        blank = xp.full_like(xp.broadcast_to(blank, (x.shape[0], width - x.shape[1])), filler)
+        filled.append(xp.concat([x, blank], axis=1))
+    return xp.concat(filled, axis=0)

@@ -10,10 +10,9 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import check_array, check_choice, generator
+from attnbook.arrays.arguments import check_array, generator
 from attnbook.arrays.array import Array, library
 from attnbook.hashing.robin_hood import (
-    IMPLEMENTATIONS,
     displacement_limit,
     draw_mixer,
     free_slots,
@@ -23,7 +22,6 @@ from attnbook.sketch.bucket_tables import (
     LOAD_FACTOR,
     BucketTables,
     bits_for,
-    build_tables,
     functions,
     scrambled,
     stored,
@@ -44,8 +42,6 @@ class BucketIndex(SignatureIndex):
     ----------
     n_tables : int
         At least 1.
-    impl : str
-        ``"reference"`` or ``"numba"``. Both find the same.
     seed : int or numpy Generator
         It fixes the hash functions, which all tables share.
 
@@ -54,13 +50,13 @@ class BucketIndex(SignatureIndex):
     TypeError, ValueError
         If an argument is not as above.
     ImportError
-        If Numba is asked for and not installed.
+        If Numba is not installed.
 
     Notes
     -----
     On average ``add`` costs O(L log n) a row and ``remove`` O(1); a look-up costs O(L) and what it
     finds. Removed rows are skipped, and dropped when they are a quarter of all. A query that meets
-    a bucket of a million equal vectors reads them all, unless ``max_bucket`` forbids it.
+    a bucket of a million equal vectors reads them all.
 
     Examples
     --------
@@ -76,15 +72,12 @@ class BucketIndex(SignatureIndex):
             [ True, False]]]))
     """
 
-    def __init__(self, n_tables: int, *, impl: str = "reference", seed: Any = 0):
+    def __init__(self, n_tables: int, *, seed: Any = 0):
         self.n_tables = check_tables(n_tables)
-        self.impl = check_choice("impl", impl, IMPLEMENTATIONS)
-        self._functions = functions(impl)
-        self._build = build_tables
-        if impl == "numba":
-            from attnbook.sketch import numba_build
+        self._functions = functions()
+        from attnbook.sketch import numba_build
 
-            self._build = numba_build.build_tables
+        self._build = numba_build.build_tables
         self._random = generator(seed, "seed")
         self._mixer = draw_mixer(self._random)
         self._salt = int(self._random.integers(-(2**63), 2**63))
@@ -160,22 +153,22 @@ class BucketIndex(SignatureIndex):
         if self.tables.n_dead > max(MERGED_FROM, (tables.entries.shape[1] + tables.n_side) // 4):
             self.merge()
 
-    def _counts(self, signatures, most):
-        return self._walked(signatures, most, 0)[1]
+    def counts_of(self, columns):
+        return self._walked(columns, 0)[1]
 
-    def _lookup(self, signatures, most):
-        c = int(np.max(self._counts(signatures, most), initial=0))
-        rows, counts = self._walked(signatures, most, c)
+    def rows_of(self, columns):
+        c = int(np.max(self.counts_of(columns), initial=0))
+        rows, counts = self._walked(columns, c)
         return rows, np.arange(c) < counts[..., np.newaxis]
 
-    def _walked(self, signatures, most, room):
+    def _walked(self, columns, room):
         """Return up to `room` rows of each bucket, padded with 0, and how many there are."""
         # contiguous and writable: Numba compiles anew for other arrays
-        signatures = np.require(signatures, requirements=["C", "W"])
-        counts = np.zeros(signatures.shape, dtype=np.int64)
-        rows = np.zeros((*signatures.shape, room), dtype=np.int64)
-        hashed = scrambled(signatures, self._salt)
-        self._functions.walk_buckets(self.tables, signatures, hashed, most, counts, rows)
+        columns = np.require(columns, requirements=["C", "W"])
+        counts = np.zeros(columns.shape, dtype=np.int64)
+        rows = np.zeros((*columns.shape, room), dtype=np.int64)
+        hashed = scrambled(columns, self._salt)
+        self._functions.walk_buckets(self.tables, columns, hashed, counts, rows)
         return rows, counts
 
     def _stored(self, more=0):

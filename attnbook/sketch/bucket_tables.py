@@ -8,8 +8,7 @@ a directory with as many places as rows saves a part of each key is known from K
 exercise 13) and as quotienting (Cleary 1984). A look-up reads two places in memory, one in the
 directory and one among the entries.
 
-The loops are written in the part of Python that Numba compiles, and `functions` says how they run.
-`build_tables` is the plain build, which the fast one of `numba_build` matches to the last bit.
+The loops are written in the part of Python that Numba compiles. `numba_build` sorts the tables.
 """
 
 import functools
@@ -76,24 +75,6 @@ def bits_for(n: int) -> int:
     return max(1, (n - 1).bit_length())
 
 
-def build_tables(
-    signatures: Annotated[np.ndarray, "n n_tables"], salt: int
-) -> tuple[Annotated[np.ndarray, "n_tables m"], Annotated[np.ndarray, "n_tables n"]]:
-    """Return `starts` and `entries` of signatures. The place of a row is its number here."""
-    n, n_tables = signatures.shape
-    bits = bits_for(n)
-    starts = np.empty((n_tables, 2**bits + 1), dtype=np.int32)
-    entries = np.empty((n_tables, n), dtype=np.int64)
-    for t in range(n_tables):
-        hashed = scrambled(signatures[:, t], salt)
-        cell = (hashed >> (64 - bits)) & (2**bits - 1)
-        entry = hashed << bits | np.arange(n)
-        order = np.lexsort((entry, cell))
-        entries[t] = entry[order]
-        starts[t] = np.searchsorted(cell[order], np.arange(2**bits + 1))
-    return starts, entries
-
-
 def stored(tables: BucketTables, t: int) -> tuple[np.ndarray, np.ndarray]:
     """Return signatures and places of all entries of table t."""
     bits, entries = tables.bits, tables.entries[t]
@@ -113,8 +94,8 @@ def first_not_below(entries, t, start, stop, bits, wanted):
     return start
 
 
-def walk_bucket(tables, t, signature, hashed, most, rows):
-    """Write at most `most` live rows of a bucket to `rows`, as far as there is room.
+def walk_bucket(tables, t, signature, hashed, rows):
+    """Write the live rows of a bucket to `rows`, as far as there is room.
 
     Return their number, which is right even where there is no room.
     """
@@ -125,9 +106,9 @@ def walk_bucket(tables, t, signature, hashed, most, rows):
     place = first_not_below(entries, t, tables.starts[t, cell], stop, bits, wanted)
     if room == 0 and tables.n_dead == 0:  # -2**63 is before all others
         end = first_not_below(entries, t, place, stop, bits, wanted + 1)
-        n = min(end - place, most)
+        n = end - place
     else:
-        while place < stop and n < most and entries[t, place] >> bits == wanted:
+        while place < stop and entries[t, place] >> bits == wanted:
             row = entries[t, place] & ((1 << bits) - 1)
             if tables.rows.shape[0] > 0:
                 row = np.int64(tables.rows[row])
@@ -136,10 +117,10 @@ def walk_bucket(tables, t, signature, hashed, most, rows):
                     rows[n] = row
                 n += 1
             place += 1
-    if tables.n_side > 0 and n < most:
+    if tables.n_side > 0:
         slot = find_slot(tables.side_slots[t], tables.mixer, signature)
         link = tables.side_slots[t, slot, VALUE] >> 31 if slot >= 0 else -1
-        while link >= 0 and n < most:
+        while link >= 0:
             row = tables.side_first + link
             if tables.alive[row]:
                 if n < room:
@@ -149,8 +130,8 @@ def walk_bucket(tables, t, signature, hashed, most, rows):
     return n
 
 
-def walk_buckets(tables, signatures, hashed, most, counts, rows):
-    """Write the number of live rows of every bucket, at most `most`, and the rows as far as fit.
+def walk_buckets(tables, signatures, hashed, counts, rows):
+    """Write the number of live rows of every bucket, and the rows as far as fit.
 
     The columns of a table stand side by side, one for each bucket that a query asks for in it.
     """
@@ -158,7 +139,7 @@ def walk_buckets(tables, signatures, hashed, most, counts, rows):
     for q in range(signatures.shape[0]):
         for c in range(signatures.shape[1]):
             counts[q, c] = walk_bucket(
-                tables, c // n_probes, signatures[q, c], hashed[q, c], most, rows[q, c]
+                tables, c // n_probes, signatures[q, c], hashed[q, c], rows[q, c]
             )
 
 
@@ -187,8 +168,6 @@ FUNCTIONS = (first_not_below, walk_bucket, walk_buckets, chain)
 
 
 @functools.cache
-def functions(impl: str) -> types.SimpleNamespace:
-    """Return the functions above by name, as they are or compiled by Numba."""
-    if impl == "numba":
-        return compiled(*FUNCTIONS, known=robin_hood.functions("numba"))
-    return types.SimpleNamespace(**{function.__name__: function for function in FUNCTIONS})
+def functions() -> types.SimpleNamespace:
+    """Return the functions above by name, compiled by Numba."""
+    return compiled(*FUNCTIONS, known=robin_hood.functions("numba"))

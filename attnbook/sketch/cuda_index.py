@@ -104,12 +104,12 @@ class CudaIndex(SignatureIndex):
         self.n -= len(numbers)
         self._tables = None
 
-    def _counts(self, signatures, most):
-        return self._find(signatures, most)[1]
+    def counts_of(self, columns):
+        return self._find(columns)[1]
 
-    def _lookup(self, signatures, most):
+    def rows_of(self, columns):
         cupy = self._cupy
-        starts, counts = self._find(signatures, most)
+        starts, counts = self._find(columns)
         c = int(cupy.max(counts)) if counts.shape[0] else 0
         step = cupy.arange(c, dtype=np.int64)
         found = step < counts[:, :, None]
@@ -124,14 +124,14 @@ class CudaIndex(SignatureIndex):
             return self._cupy.empty(0, dtype=np.int64)
         return self._cupy.unique(self.signatures()[:, t], return_counts=True)[1]
 
-    def _find(self, signatures, most):
+    def _find(self, columns):
         """Return start and number of the rows of each query's bucket, (n_q, n_tables) each."""
-        cupy, n_q = self._cupy, signatures.shape[0]
+        cupy, n_q = self._cupy, columns.shape[0]
         starts, counts = (cupy.empty((n_q, self.n_tables), dtype=np.int64) for _ in range(2))
-        asked = (cupy.ascontiguousarray(signatures), np.int64(n_q), np.int32(self.n_tables))
+        asked = (cupy.ascontiguousarray(columns), np.int64(n_q), np.int32(self.n_tables))
         args = (*asked, *self.tables.arguments, starts, counts)
         launch_for_each(cupy, "find_buckets", n_q * self.n_tables, args)
-        return starts, cupy.minimum(counts, most)
+        return starts, counts
 
     def _built(self):
         """Return the tables of the rows that are there."""

@@ -15,10 +15,10 @@ from attnbook.hashing.simhash import SimHash
 from attnbook.hashing.stable_hash import StableHash
 from attnbook.sketch.bucket_index import BucketIndex
 from attnbook.sketch.index import SignatureIndex
-from attnbook.sketch.near_keys import NearKeys, blocks, near
+from attnbook.sketch.reference_query import NearKeys, near_in_blocks
 from attnbook.sketch.sorted_index import SortedIndex
 from attnbook.sketch.state import SketchState
-from attnbook.sketch.summary import light_rows
+from attnbook.sketch.visible_keys import Visible
 
 
 class Reference:
@@ -55,13 +55,11 @@ class Reference:
         xp = array_namespace(x)
         return bool(xp.all(xp.isfinite(x)))
 
-    def blocks(self, state: SketchState, signatures: Array, weigh: bool) -> Iterable[slice]:
-        """Yield slices of queries that are answered together."""
-        return blocks(state, signatures)
-
-    def near(self, state, query, signatures, visible, above, weigh) -> NearKeys:
-        """Return what the tables give for queries (n_q, d), of scores larger than `above`."""
-        return near(state, query, signatures, visible, above, weigh)
+    def near(
+        self, state: SketchState, query: Array, visible: Visible, weigh: bool
+    ) -> Iterable[tuple[slice, NearKeys]]:
+        """Yield slices of checked queries (n_q, d) with what the tables give for each."""
+        return near_in_blocks(state, query, visible, weigh)
 
 
 class Kernel(Reference, abc.ABC):
@@ -73,8 +71,6 @@ class Kernel(Reference, abc.ABC):
 
     dtypes: tuple[Any, ...] | None = None  # all
     array: type  # of the library
-    one_call: tuple[str, ...]  # the estimators that `output` knows
-    query: Any  # the module with the kernel
 
     def __init__(self, hash: Any, n_probes: int):
         super().__init__(hash, n_probes)
@@ -103,26 +99,18 @@ class Kernel(Reference, abc.ABC):
             and query.ndim == 2
             and query.dtype == key.dtype
             and query.shape[1] == key.shape[1]
-            and (prepared := self.prepared(state)) is not None
+            and self.compiled
+            and self.knows(key)
         ):
-            return prepared.ask(query)
+            return self.prepared(state).output(query)
         return None
 
     def prepared(self, state: SketchState) -> Any:
-        """Return what answers queries in one compiled call, or None if none does for the settings.
+        """Return what answers queries in one compiled call.
 
         It is the same object as long as the keys are the same.
         """
-        settings, key = state.settings, state.key.held
-        if not (
-            self.compiled
-            and settings.tail == "none"
-            and settings.n_heavy == 0
-            and settings.estimator in self.one_call
-            and self.knows(key)
-        ):
-            return None
-        tables = state.tables().tables  # type: ignore[attr-defined]
+        settings, key, tables = state.settings, state.key.held, state.tables().tables  # type: ignore[attr-defined]
         # an update changes one of them; a removal may change what the tables hold in place
         kept = state.prepared
         if kept is None or kept[0] is not tables or kept[1] is not key:
@@ -132,7 +120,6 @@ class Kernel(Reference, abc.ABC):
                 tables,
                 scale=settings.scale_of(key),
                 estimator=settings.estimator,
-                max_bucket=settings.max_bucket,
             )
             state.prepared = kept = tables, key, made
         return kept[2]
@@ -141,45 +128,25 @@ class Kernel(Reference, abc.ABC):
     def prepare(self, key: Array, value: Array, tables: Any, **options: Any) -> Any:
         """Return what answers queries in one compiled call."""
 
-    def blocks(self, state: SketchState, signatures: Array, weigh: bool) -> Iterable[slice]:
-        """Return one run of all queries."""
-        if self._is_plain(state, weigh):
-            return blocks(state, signatures)
-        return [slice(0, signatures.shape[0])]
-
-    def near(self, state, query, signatures, visible, above, weigh) -> NearKeys:
-        """Return what `near` returns, without rows and weights."""
-        if self._is_plain(state, weigh):
-            return near(state, query, signatures, visible, above, weigh)
-        settings = state.settings
-        weigh = self.compiled and (weigh or settings.estimator == "importance")
-        return self.query.answer(
-            query,
-            state.key.array(),
-            state.value.array(),
-            state.tables().columns(signatures),
-            state.index.tables,
-            scale=settings.scale_of(query),
-            estimator=settings.estimator,
-            probability=self.chances(query) if weigh else None,
-            max_bucket=settings.max_bucket,
-            before=visible.before,
-            above=above,
-            allowed=light_rows(state) if settings.n_heavy else None,
-        )
-
-    @abc.abstractmethod
-    def chances(self, query: Array) -> Any:
-        """Return what the kernel knows of the chance to find a key."""
+    def near(
+        self, state: SketchState, query: Array, visible: Visible, weigh: bool
+    ) -> Iterable[tuple[slice, NearKeys]]:
+        """Return all queries with what `near` returns, without rows and weights."""
+        weigh = weigh or state.settings.estimator == "importance"
+        needs = weigh and state.settings.knows_chances
+        if (needs and not self.compiled) or not self.knows(state.key.array()):
+            return super().near(state, query, visible, weigh)
+        signatures = None
+        if not self.compiled:
+            signatures = state.tables().columns(self.signatures(query, of_queries=True))
+        found = self.prepared(state).ask(query, signatures, before=visible.before, weigh=weigh)
+        if found is None:
+            self.signatures(query, of_queries=True)  # raises and says why
+        return [(slice(0, query.shape[0]), found)]
 
     def knows(self, x: Array) -> bool:
         """Return whether the kernel takes the dtype of `x`."""
         return self.dtypes is None or x.dtype in self.dtypes
-
-    def _is_plain(self, state, weigh):
-        weigh = weigh or state.settings.estimator == "importance"
-        needs = weigh and state.settings.knows_chances
-        return (needs and not self.compiled) or not self.knows(state.key.array())
 
 
 class Numba(Kernel):
@@ -188,18 +155,17 @@ class Numba(Kernel):
     library = "numpy"
     dtypes = (np.float32, np.float64)
     array = np.ndarray
-    one_call = ("union", "duplicates")
 
     def __init__(self, hash: Any, n_probes: int):
         from attnbook.hashing import numba_signatures
         from attnbook.sketch import numba_query
 
         super().__init__(hash, n_probes)
-        self.hashing, self.query = numba_signatures, numba_query
-        self._table = numba_query.RetrievalTable.of(hash) if self.compiled else None
+        self.hashing, self._prepared = numba_signatures, numba_query.Prepared
+        self._chances = numba_query.RetrievalTable.of(hash) if self.compiled else None
 
     def new_index(self, seed: int) -> SignatureIndex:
-        return BucketIndex(self.hash.n_tables, impl="numba", seed=seed)
+        return BucketIndex(self.hash.n_tables, seed=seed)
 
     def hashed(self, x: Array, of_queries: bool) -> Array:
         if not (self.knows(x) or x.dtype == np.float16):  # another byte order
@@ -208,17 +174,15 @@ class Numba(Kernel):
             return self.hashing.probes(self.hash, np.asarray(x), self.n_probes)
         return self.hashing.signatures(self.hash, np.asarray(x))
 
-    def prepare(self, key: Array, value: Array, tables: Any, **options: Any) -> Any:
-        prepared = self.query.Prepared
-        return prepared(self.hash, key, value, tables, n_probes=self.n_probes, **options)
+    def prepare(self, key: Any, value: Any, tables: Any, **options: Any) -> Any:
+        hash = self.hash if self.compiled else None
+        options |= {"chances": self._chances, "n_probes": self.n_probes}
+        return self._prepared(hash, key, value, tables, **options)
 
     def all_finite(self, x: Array) -> bool:
         if not self.knows(x):
             return super().all_finite(x)
         return self.hashing.all_finite(np.asarray(x))
-
-    def chances(self, query: Array) -> Any:
-        return self._table
 
 
 class Cupy(Kernel):
@@ -232,15 +196,15 @@ class Cupy(Kernel):
         from attnbook.sketch.cuda_index import CudaIndex
 
         super().__init__(hash, n_probes)
-        self.array, self.one_call = import_cupy().ndarray, cuda_query.ESTIMATORS
-        self.query, self._hash_for, self._index = cuda_query, CudaHash, CudaIndex
+        self.array, self._prepared = import_cupy().ndarray, cuda_query.Prepared
+        self._hash_for, self._index = CudaHash, CudaIndex
         self._hashes: dict[str, Any] = {}  # on the GPU, by the dtype of the vectors
 
     def new_index(self, seed: int) -> SignatureIndex:
         return self._index(self.hash.n_tables, seed=seed)
 
     def hashed(self, x: Array, of_queries: bool) -> Array:
-        return self.chances(x).signatures(x)
+        return self._hash_of(x).signatures(x)
 
     def retrieval_probability(self, query: Array, key: Array) -> Array:
         return self._plain.retrieval_probability(query, key)
@@ -251,11 +215,12 @@ class Cupy(Kernel):
         return self.hash.to("cupy") if self.compiled else self.hash
 
     def prepare(self, key: Array, value: Array, tables: Any, **options: Any) -> Any:
-        return self.query.Prepared(self.chances(key), key, value, tables, **options)
+        hash = self._hash_of(key) if self.compiled else None
+        return self._prepared(hash, key, value, tables, **options)
 
-    def chances(self, query: Array) -> Any:
-        """Return the hash on the GPU, for the dtype of `query`."""
-        dtype = str(query.dtype)
+    def _hash_of(self, x: Array) -> Any:
+        """Return the hash on the GPU, for the dtype of `x`."""
+        dtype = str(x.dtype)
         if dtype not in self._hashes:
             self._hashes[dtype] = self._hash_for(self.hash, dtype)
         return self._hashes[dtype]

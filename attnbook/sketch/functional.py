@@ -11,16 +11,13 @@ from attnbook.arrays.array import Array, array_namespace, broadcast_shapes
 from attnbook.arrays.attention_arguments import check_attention
 from attnbook.arrays.lengths import placed
 from attnbook.arrays.move import move
-from attnbook.sketch.answers import Evidence, answers, joined
 from attnbook.sketch.engines import ENGINES
-from attnbook.sketch.growth import update
-from attnbook.sketch.moments import Moments
+from attnbook.sketch.evidence import Evidence
+from attnbook.sketch.queries import answer, joined
+from attnbook.sketch.scored_keys import score_keys
 from attnbook.sketch.state import Settings, SketchState
-from attnbook.sketch.summary import group_of
-from attnbook.sketch.visible import Visible
-
-RUN = 64
-"""How many queries share the moments of their past where there is no window."""
+from attnbook.sketch.updates import update
+from attnbook.sketch.visible_keys import Visible
 
 
 def sketch_attention(
@@ -50,7 +47,7 @@ def sketch_attention(
         Leading axes broadcast. Each sequence has tables of its own, with the same hash.
     mask : boolean array that broadcasts to (..., n_q, n_k), optional
         **True = may attend.** Keys that no query may see are not put into the tables. A mask that
-        differs between queries needs impl ``"reference"`` and a tail other than ``"moments"``.
+        differs between queries needs impl ``"reference"``.
     hash : SimHash, StableHash, LiftedHash, GivenHash or your own
         For vectors of width d_k, in the library of `query`; with impl ``"cupy"`` a `SimHash` or
         `StableHash` may be of any.
@@ -66,8 +63,7 @@ def sketch_attention(
     return_evidence : bool
         Whether to return `Evidence` too, with arrays of shape (..., n_q).
     **options
-        Those of `SketchAttention`: estimator, tail, n_heavy, n_cells, n_samples, delta,
-        max_bucket, seed, impl, n_probes (1 with impl ``"cupy"``).
+        Those of `SketchAttention`: estimator, seed, impl, n_probes (1 with impl ``"cupy"``).
 
     Returns
     -------
@@ -79,13 +75,10 @@ def sketch_attention(
     ------
     TypeError, ValueError
         As in `attention` and `SketchAttention`; if `window` is given without `is_causal` or with
-        another estimator than ``"union"``; if `n_heavy` or `n_cells` is given with `is_causal`,
-        since which keys are heavy and where the cells lie would tell of the future.
+        another estimator than ``"union"``.
 
     Notes
     -----
-    With `is_causal` and the tail ``"moments"`` each run has the moments of its own past. Without a
-    window such a run has 64 queries, and the keys from its start on are scored.
     The hash costs O((n_q + n_k) d L κ), and each key that is scored O(d_k + d_v).
 
     References
@@ -106,7 +99,7 @@ def sketch_attention(
     check_attention({"query": query, "key": key, "value": value}, mask, None, scale)
     check_bool("return_evidence", return_evidence)
     settings = Settings(hash, scale=scale, **options)
-    _check_causal(
+    _check_window(
         settings, check_bool("is_causal", is_causal), check_int("window", window, at_most=2**62)
     )
     engine = ENGINES[settings.impl](hash, settings.n_probes)
@@ -154,41 +147,29 @@ def _attend(state, is_causal, window, with_evidence, query, key, value, mask=Non
         mask = None if mask.shape[0] == 1 else xp.take(mask, rows, axis=1)
         if before is not None:
             before = np.concatenate([[0], np.cumsum(seen)])[before]
-    far = state.settings.tail == "moments"
-    if mask is not None and (far or state.settings.impl != "reference"):
+    if mask is not None and state.settings.impl != "reference":
         raise ValueError(
-            "mask must be the same for all queries, of shape (..., 1, n_k), with tail 'moments' or "
-            f"impl other than 'reference', got {tuple(mask.shape)}"
+            "mask must be the same for all queries, of shape (..., 1, n_k), with impl other than "
+            f"'reference', got {tuple(mask.shape)}"
         )
     update(state, key, value)
-    if not is_causal or not (window or far):
+    if not window:
         limits = None if before is None else placed(before, query)
-        return joined(answers(state, query, Visible(limits, mask), with_evidence))
-    return joined(list(_runs(state, query, key, value, before, mask, window, with_evidence)))
+        return answer(state, query, Visible(limits, mask), with_evidence)
+    return joined(list(_runs(state, query, before, mask, window, with_evidence)))
 
 
-def _runs(state, query, key, value, before, mask, window, with_evidence):
+def _runs(state, query, before, mask, window, with_evidence):
     """Yield the answers to runs of queries, whose last keys are scored one by one."""
     xp = array_namespace(query)
-    size, reach = window or RUN, max(window, 1)
-    moments, fitted = None, 0
-    for start in range(0, query.shape[0], size):
-        part = slice(start, min(start + size, query.shape[0]))
-        first, last = max(int(before[start]) - reach, 0), int(before[part.stop - 1])
+    for start in range(0, query.shape[0], window):
+        part = slice(start, min(start + window, query.shape[0]))
+        first, last = max(int(before[start]) - window, 0), int(before[part.stop - 1])
         limits = placed(before[part], query)
         seen = Visible(limits, None if mask is None else mask[part, :])
-        local = group_of(state, query[part, :], placed(np.arange(first, last), query), seen)
-        if state.settings.tail == "moments":
-            more = slice(fitted, first)
-            if moments is None:
-                moments = Moments.fit(key[more, :], value[more, :])
-            elif first > fitted:
-                moments = moments.add(key[more, :], value[more, :])
-            fitted = first
+        near = score_keys(state, query[part, :], placed(np.arange(first, last), query), seen)
         behind = Visible(xp.full_like(limits, first), seen.mask)
-        yield from answers(
-            state, query[part, :], behind, with_evidence, local=local, moments=moments
-        )
+        yield answer(state, query[part, :], behind, with_evidence, window=near)
 
 
 def _nothing(query, shape, n_k, d_v, return_evidence):
@@ -199,18 +180,8 @@ def _nothing(query, shape, n_k, d_v, return_evidence):
     return (output, Evidence.of_nothing(n_k, zeros)) if return_evidence else output
 
 
-def _check_causal(settings, is_causal, window):
+def _check_window(settings, is_causal, window):
     if window and not is_causal:
         raise ValueError(f"window must be 0 without is_causal, got {window}")
     if window and settings.estimator != "union":
         raise ValueError(f"estimator must be 'union' with a window, got {settings.estimator!r}")
-    if is_causal and settings.n_heavy:
-        raise ValueError(
-            "n_heavy must be 0 with is_causal: which keys are heavy would tell of the future; "
-            f"got {settings.n_heavy}"
-        )
-    if is_causal and settings.tail == "moments" and settings.n_cells > 1:
-        raise ValueError(
-            "n_cells must be 1 with is_causal: where the cells lie would tell of the future; "
-            f"got {settings.n_cells}"
-        )

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import check_array, check_int
+from attnbook.arrays.arguments import check_int
 from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.lengths import lengths_of
-from attnbook.hashing.buckets import check_signatures, sort_buckets
+from attnbook.hashing.buckets import buckets_of, check_signatures
 
 MOST_ROWS = 2**31 - 1
 """Rows are int32, and a map packs start and number of a bucket into one int64."""
@@ -75,13 +75,13 @@ class SignatureIndex(abc.ABC):
             self._remove(numbers)
 
     def counts(
-        self, signatures: Annotated[Array, "n_q n_tables *"], max_bucket: int | None = None
+        self, signatures: Annotated[Array, "n_q n_tables *"]
     ) -> Annotated[Array, "n_q n_buckets"]:
         """Return how many rows `lookup` finds for each query in each bucket, int64."""
-        return self._counts(self.columns(signatures), check_max_bucket(max_bucket))
+        return self.counts_of(self.columns(signatures))
 
     def lookup(
-        self, signatures: Annotated[Array, "n_q n_tables *"], max_bucket: int | None = None
+        self, signatures: Annotated[Array, "n_q n_tables *"]
     ) -> tuple[Annotated[Array, "n_q n_buckets c"], Annotated[Array, "n_q n_buckets c"]]:
         """Return the rows of each query's buckets.
 
@@ -90,8 +90,6 @@ class SignatureIndex(abc.ABC):
         signatures : int64 array, shape (n_q, n_tables) or (n_q, n_tables, n_probes)
             The signatures of the queries, or the `probes` of a hash: several in each table. A
             `CudaIndex` takes one in each table alone.
-        max_bucket : int, optional
-            How many rows of a bucket are returned at most, the lowest ones.
 
         Returns
         -------
@@ -104,9 +102,9 @@ class SignatureIndex(abc.ABC):
         Raises
         ------
         TypeError, ValueError
-            As `add`, or if `max_bucket` is not an int of at least 1.
+            As `add`.
         """
-        return self._lookup(self.columns(signatures), check_max_bucket(max_bucket))
+        return self.rows_of(self.columns(signatures))
 
     def bucket_sizes(self, t: int) -> Annotated[Array, "m"]:
         """Return the number of rows of every bucket of table `t`, in the order of signatures.
@@ -119,8 +117,7 @@ class SignatureIndex(abc.ABC):
 
     def columns(self, signatures: Array) -> Array:
         """Return the signatures of a look-up with a column for each bucket, or raise."""
-        check_array("signatures", signatures)
-        if signatures.ndim != 3 or signatures.shape[2] == 0:
+        if getattr(signatures, "ndim", 0) != 3 or signatures.shape[2] == 0:
             self._check(signatures)
             return signatures
         self._check(signatures[:, :, 0])
@@ -131,7 +128,7 @@ class SignatureIndex(abc.ABC):
         n_q, n_tables, n_probes = signatures.shape
         return array_namespace(signatures).reshape(signatures, (n_q, n_tables * n_probes))
 
-    # What each kind implements, for arguments that were checked
+    # What each kind implements, for arguments that were checked. A look-up takes `columns`
 
     def _check(self, signatures: Array) -> None:
         """Raise unless `signatures` fit the index."""
@@ -147,26 +144,19 @@ class SignatureIndex(abc.ABC):
     def _remove(self, numbers: np.ndarray) -> None: ...
 
     @abc.abstractmethod
-    def _counts(self, signatures: Array, most: int) -> Array: ...
+    def counts_of(self, columns: Array) -> Array: ...
 
     @abc.abstractmethod
-    def _lookup(self, signatures: Array, most: int) -> tuple[Array, Array]: ...
+    def rows_of(self, columns: Array) -> tuple[Array, Array]: ...
 
     def _bucket_sizes(self, t: int) -> Array:
-        starts = sort_buckets(self.signatures()[:, t] + 0).starts
+        starts = buckets_of(self.signatures()[:, t] + 0).starts
         return starts[1:] - starts[:-1]
 
 
 def check_tables(n_tables: int) -> int:
     """Return `n_tables` as an int of at least 1, or raise."""
     return check_int("n_tables", n_tables, at_least=1, at_most=MOST_TABLES)
-
-
-def check_max_bucket(max_bucket: int | None) -> int:
-    """Return `max_bucket` as an int of at least 1, or the largest for None, or raise."""
-    if max_bucket is None:
-        return MOST_ROWS
-    return check_int("max_bucket", max_bucket, at_least=1, at_most=MOST_ROWS)
 
 
 def check_rows(n: int) -> None:

@@ -1,4 +1,4 @@
-"""Build the tables of `bucket_tables.build_tables` fast, with Numba.
+"""Build the tables that `bucket_tables` describes, with Numba.
 
 Scrambled signatures are spread evenly whatever the signatures are. So one pass deals the rows of a
 table into parts of about a thousand by their first bits, and each part is then sorted into its
@@ -24,7 +24,7 @@ CROWD = 32
 def build_tables(
     signatures: np.ndarray, salt: int, *, n_threads: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the tables of signatures (n, L), the same as the reference returns.
+    """Return `starts` and `entries` of signatures (n, L). The place of a row is its number here.
 
     It is fastest with signatures that lie in memory column by column, as `numba_signatures` returns
     them. It costs O(n L) expected, and 16 bytes of scratch a row, whatever L is.

@@ -1,7 +1,5 @@
 """The candidates of a query, which are the rows that the tables hold for it, in compiled loops."""
 
-from typing import NamedTuple
-
 import numpy as np
 
 from attnbook.compilers.jit import compile_inner
@@ -16,15 +14,6 @@ COUNT = 2**31 - 1
 
 FEW = 24
 """Up to so many candidates a new one is compared with each. Beyond, a hash set holds them."""
-
-
-class Limits(NamedTuple):
-    """Which candidates count. An empty array allows all."""
-
-    before: np.ndarray
-    above: np.ndarray
-    allowed: np.ndarray
-    max_bucket: int
 
 
 _first_not_below = compile_inner(first_not_below)
@@ -69,48 +58,45 @@ def find_buckets(signatures, tables, first, n, begins, ends, heads):
 
 
 @compile_inner
-def most_candidates(tables, limits, begins, ends, heads, g):
+def most_candidates(tables, begins, ends, heads, g):
     """Return how many candidates query g of the group has at most."""
     most = 0
     for c in range(begins.shape[1]):
-        most += min(ends[g, c] - begins[g, c], limits.max_bucket)
+        most += ends[g, c] - begins[g, c]
         if heads[g, c] >= 0:
-            most += min(tables.n_side, limits.max_bucket)
+            most += tables.n_side
     return most
 
 
 @compile_inner
-def collect(tables, limits, begins, ends, heads, g, first, rows, times, begin, seen):
+def collect(tables, before, begins, ends, heads, g, first, rows, times, begin, seen):
     """Write the different candidates of query g of the group to rows[begin:end], and return end.
 
+    A candidate of query i counts if its row is below `before[i]`; an empty array allows all.
     `times` counts in how many buckets each was found. They stand in the order of the tables, and
     ascend in each bucket.
     """
     query, mask = first + g, (1 << tables.bits) - 1
-    before = limits.before[query] if len(limits.before) else np.int64(COUNT)
+    stop = before[query] if len(before) else np.int64(COUNT)
     n_columns, end = begins.shape[1], begin
     n_probes = n_columns // tables.entries.shape[0]
     for c in range(n_columns):
-        t, left = c // n_probes, limits.max_bucket
+        t = c // n_probes
         for place in range(begins[g, c], ends[g, c]):
             row = tables.entries[t, place] & mask
             if len(tables.rows):
                 row = np.int64(tables.rows[row])
-            if left == 0 or row >= before:
+            if row >= stop:
                 break
             if tables.n_dead == 0 or tables.alive[row]:
-                left -= 1
-                if len(limits.allowed) == 0 or limits.allowed[row]:
-                    end = _take(row, rows, times, begin, end, seen, query)
+                end = _take(row, rows, times, begin, end, seen, query)
         link = heads[g, c]
         while link >= 0:
             row = tables.side_first + link
-            if left == 0 or row >= before:
+            if row >= stop:
                 break
             if tables.n_dead == 0 or tables.alive[row]:
-                left -= 1
-                if len(limits.allowed) == 0 or limits.allowed[row]:
-                    end = _take(row, rows, times, begin, end, seen, query)
+                end = _take(row, rows, times, begin, end, seen, query)
             link = np.int64(tables.side_next[t, link])
     return end
 

@@ -21,15 +21,13 @@ from attnbook.hashing.numba_signatures import TILE, arrays_of, probe_rows
 from attnbook.hashing.simhash import SimHash
 from attnbook.hashing.stable_hash import StableHash
 from attnbook.sketch.bucket_tables import BucketTables
-from attnbook.sketch.near_keys import NearKeys
 from attnbook.sketch.numba_candidates import (
-    COUNT,
-    Limits,
     collect,
     find_buckets,
     most_candidates,
 )
 from attnbook.sketch.numba_chance import RetrievalTable, retrieval_chance
+from attnbook.sketch.reference_query import NearKeys
 
 UNION, DUPLICATES, IMPORTANCE = 0, 1, 2
 ESTIMATORS = {"union": UNION, "duplicates": DUPLICATES, "importance": IMPORTANCE}
@@ -45,6 +43,7 @@ WINDOW = 256
 
 
 _SURE = RetrievalTable(read_only(np.ones(2)), 0.0, 1, 1)
+_EVERY_ROW = read_only(np.empty(0, np.int64))
 
 
 class _Estimate(NamedTuple):
@@ -56,144 +55,121 @@ class _Estimate(NamedTuple):
 
 
 class _Out(NamedTuple):
-    """The arrays of `NearKeys` that a loop writes."""
+    """What a loop writes."""
 
-    mass: np.ndarray
-    output: np.ndarray
-    count: np.ndarray
-    best: np.ndarray
-    largest: np.ndarray
-    expected: np.ndarray
+    output: np.ndarray  # (n_q, d_v)
+    found: np.ndarray  # (5, n_q) float64, the MASS, LARGEST, EXPECTED, COUNT and BEST of `NearKeys`
+
+
+MASS, LARGEST, EXPECTED, COUNT, BEST = range(5)
 
 
 class Prepared:
     """A hash, tables, keys and values in the form that one compiled call takes.
 
-    `estimator` is "union" or "duplicates". Keys and values are both float32 or both float64, and
-    have the rows of the index. Arguments are not checked.
+    Keys and values are both float32 or both float64, and have the rows of the index. The hash is a
+    `SimHash` or `StableHash`, or None if queries come with signatures. `estimator` is "union",
+    "duplicates" or "importance", which needs `chances`. Arguments are not checked.
     """
 
     def __init__(
         self,
-        hash: SimHash | StableHash,
+        hash: SimHash | StableHash | None,
         key: Annotated[np.ndarray, "n d"],
         value: Annotated[np.ndarray, "n d_v"],
         tables: BucketTables,
         *,
         scale: float,
         estimator: str = "union",
-        max_bucket: int | None = None,
+        chances: RetrievalTable | None = None,
         n_probes: int = 1,
     ):
-        self.dtype, self.d, self.d_v = key.dtype, key.shape[1], value.shape[1]
-        limits = _limits(self.dtype, max_bucket, None, None, None)
-        estimate = _estimate(self.dtype, scale, estimator, None)
-        arrays = arrays_of(hash, self.dtype)
-        held = (read_only(key), read_only(value))
-        self._given = (arrays, n_probes, *held, tables, limits, estimate)
+        dtype = key.dtype
+        n_tables = tables.entries.shape[0]
+        known = SimHash.init(0, 1, n_tables, 1) if hash is None else hash  # never asked, if None
+        self.d_v, self._n_columns = value.shape[1], n_tables * n_probes
+        self._held = (arrays_of(known, dtype), read_only(key), read_only(value), tables)
+        table = _SURE if chances is None else chances
+        table = table._replace(ratio=read_only(table.ratio))
+        mode, least = ESTIMATORS[estimator], float(np.finfo(dtype).smallest_normal)
+        estimate = _Estimate(float(scale), mode, mode == IMPORTANCE, table, least)
+        self._estimates = (
+            estimate,
+            estimate._replace(weigh=chances is not None),
+        )  # without `weigh`, with it
 
-    def ask(self, query: Annotated[np.ndarray, "n_q d"]) -> Annotated[np.ndarray, "n_q d_v"] | None:
-        """Return the output of `answer` for queries of the dtype and width of the keys.
+    def ask(
+        self,
+        query: Annotated[np.ndarray, "n_q d"],
+        signatures: Annotated[np.ndarray, "n_q n_columns"] | None = None,
+        *,
+        before: Annotated[np.ndarray, "n_q"] | None = None,
+        weigh: bool = False,
+        n_threads: int | None = None,
+    ) -> NearKeys | None:
+        """Return what `reference_query.near` returns, without rows and weights.
 
-        It is None if one of them has no signature because it holds NaN or infinity.
+        Queries have the dtype and width of the keys. `signatures` has equally many columns for each
+        table, side by side; without it the call hashes the queries, and returns None if one of them
+        has no signature because it holds NaN or infinity. A row counts if it is below `before`.
+        With `weigh` the chances to be found are computed whatever the estimator is. A query costs
+        O(L), and O(d + d_v) for each of its candidates. The scratch is some 70 bytes for each place
+        in the buckets of the query that has the most.
         """
-        n_q, query = len(query), read_only(query)
-        output = np.empty((n_q, self.d_v), self.dtype)
-        if n_q < 2 * WORTH:
-            return None if _ask(query, *self._given, output, 0, n_q) else output
-        n_bad = []
+        if signatures is not None:  # writable and contiguous: Numba compiles anew for other arrays
+            signatures = np.require(signatures, requirements=["C", "W"])
+        before = _EVERY_ROW if before is None else read_only(before.astype(np.int64))
+        estimate = self._estimates[weigh]
+        out = self._run(query, signatures, before, estimate, n_threads)
+        if out is None:
+            return None
+        mass, largest, expected = out.found[:COUNT].astype(query.dtype)
+        count, best = out.found[COUNT:].astype(np.int64)
+        expected = expected if estimate.weigh else None
+        return NearKeys(mass, out.output, count, best, largest, expected)
 
-        def work(start, stop, thread):
-            n_bad.append(_ask(query, *self._given, output, start, stop))
+    def output(
+        self, query: Annotated[np.ndarray, "n_q d"]
+    ) -> Annotated[np.ndarray, "n_q d_v"] | None:
+        """Return only the output that `ask` has for queries without signatures."""
+        out = self._run(query, None, _EVERY_ROW, self._estimates[0], None)
+        return None if out is None else out.output
 
-        in_parts(work, n_q, n_threads_for(n_q, None, WORTH))
-        return None if any(n_bad) else output
-
-
-@compile_loops
-def _ask(query, arrays, n_probes, key, value, tables, limits, estimate, output, start, stop):
-    """Hash queries start … stop, look them up and answer; return how many cannot be hashed."""
-    n, dtype = stop - start, query.dtype
-    signatures = np.empty((n, len(arrays.offsets) * n_probes), np.int64)
-    n_bad = probe_rows(TILE, query[start:stop], arrays, signatures, 0, n)
-    out = _Out(
-        np.empty(n, dtype),
-        output[start:stop],
-        np.empty(n, np.int64),
-        np.empty(n, np.int64),
-        np.empty(n, dtype),
-        np.empty(n, dtype),
-    )
-    if n_bad == 0:
-        _answer(query[start:stop], key, value, signatures, tables, limits, estimate, out, 0, n)
-    return n_bad
+    def _run(self, query, signatures, before, estimate, n_threads):
+        n_q, is_asked = len(query), signatures is None
+        if is_asked:
+            signatures = np.empty((n_q, self._n_columns), np.int64)
+        out = _Out(np.empty((n_q, self.d_v), query.dtype), np.empty((5, n_q)))
+        given = (read_only(query), is_asked, signatures, before, estimate, out, *self._held)
+        n_bad = _ask(*given, 0, n_q) if n_q < 2 * WORTH else _in_threads(given, n_q, n_threads)
+        return None if n_bad else out
 
 
-def answer(
-    query: Annotated[np.ndarray, "n_q d"],
-    key: Annotated[np.ndarray, "n d"],
-    value: Annotated[np.ndarray, "n d_v"],
-    signatures: Annotated[np.ndarray, "n_q n_columns"],
-    tables: BucketTables,
-    *,
-    scale: float,
-    estimator: str = "union",
-    probability: RetrievalTable | None = None,
-    max_bucket: int | None = None,
-    before: Annotated[np.ndarray, "n_q"] | None = None,
-    above: Annotated[np.ndarray, "n_q"] | None = None,
-    allowed: Annotated[np.ndarray, "n"] | None = None,
-    n_threads: int | None = None,
-) -> NearKeys:
-    """Return what its reference `near_keys.near` returns, without rows and weights.
-
-    Arrays are NumPy's, all float32 or all float64, and have the rows of the index. Arguments are
-    not checked. `signatures` has equally many columns for each table, and those of a table stand
-    side by side. `probability` is needed for ``"importance"`` and for `expected`. A bucket gives
-    its lowest `max_bucket` rows that are not removed. Of these a row counts if it is below
-    `before`, `allowed` is True for it and its score is above `above`. A query costs O(L), and
-    O(d + d_v) for each of its candidates. The scratch is some 70 bytes for each place in the
-    buckets of the query that has the most.
-    """
-    n_q, dtype = len(query), query.dtype
-    limits = _limits(dtype, max_bucket, before, above, allowed)
-    estimate = _estimate(dtype, scale, estimator, probability)
-    out = _Out(
-        mass=np.empty(n_q, dtype),
-        output=np.empty((n_q, value.shape[1]), dtype),
-        count=np.empty(n_q, np.int64),
-        best=np.empty(n_q, np.int64),
-        largest=np.empty(n_q, dtype),
-        expected=np.empty(n_q, dtype),
-    )
-    arrays = [read_only(x) for x in (query, key, value, signatures)]
+def _in_threads(given, n_q, n_threads):
+    n_bad = []
 
     def work(start, stop, thread):
-        _answer(*arrays, tables, limits, estimate, out, start, stop)
+        n_bad.append(_ask(*given, start, stop))
 
     in_parts(work, n_q, n_threads_for(n_q, n_threads, WORTH))
-    return NearKeys(*out) if estimate.weigh else NearKeys(*out[:-1])
-
-
-def _limits(dtype, max_bucket, before, above, allowed):
-    return Limits(
-        read_only(np.empty(0, np.int64) if before is None else before.astype(np.int64)),
-        read_only(np.empty(0, dtype) if above is None else above.astype(dtype)),
-        read_only(np.empty(0, bool) if allowed is None else allowed),
-        COUNT if max_bucket is None else int(max_bucket),
-    )
-
-
-def _estimate(dtype, scale, estimator, probability):
-    table = _SURE
-    if probability is not None:
-        table = probability._replace(ratio=read_only(probability.ratio))
-    least = float(np.finfo(dtype).smallest_normal)
-    return _Estimate(float(scale), ESTIMATORS[estimator], probability is not None, table, least)
+    return sum(n_bad)
 
 
 @compile_loops
-def _answer(query, key, value, signatures, tables, limits, estimate, out, start, stop):
+def _ask(
+    query, is_asked, signatures, before, estimate, out, arrays, key, value, tables, start, stop
+):
+    """Answer queries start … stop; return how many have no signature, if it has to hash them."""
+    if is_asked:
+        n_bad = probe_rows(TILE, query, arrays, signatures, start, stop)
+        if n_bad > 0:
+            return n_bad
+    _answer(query, key, value, signatures, tables, before, estimate, out, start, stop)
+    return 0
+
+
+@compile_inner
+def _answer(query, key, value, signatures, tables, before, estimate, out, start, stop):
     """Answer queries start … stop."""
     n_columns = signatures.shape[1]
     begins = np.empty((GROUP, n_columns), np.int64)
@@ -213,7 +189,7 @@ def _answer(query, key, value, signatures, tables, limits, estimate, out, start,
             ends[done] = 0
             # one query at least, and more until the window is full
             while asked < n and (asked == done or end < WINDOW):
-                most = most_candidates(tables, limits, begins, stops, heads, asked)
+                most = most_candidates(tables, begins, stops, heads, asked)
                 if end + most > room:
                     while room < end + most:
                         room *= 2
@@ -223,7 +199,7 @@ def _answer(query, key, value, signatures, tables, limits, estimate, out, start,
                     seen = np.zeros(2 * len(seen), np.int64)
                 begin = end
                 end = collect(
-                    tables, limits, begins, stops, heads, asked, first, rows, times, begin, seen
+                    tables, before, begins, stops, heads, asked, first, rows, times, begin, seen
                 )
                 for c in range(begin, end):
                     _prefetch_row(key, rows[c])
@@ -232,7 +208,7 @@ def _answer(query, key, value, signatures, tables, limits, estimate, out, start,
                 ends[asked] = end
             for g in range(done, asked):
                 _attend(
-                    query, key, value, limits, estimate, out,
+                    query, key, value, estimate, out,
                     first + g, rows, times, scores, weights, ends[g], ends[g + 1],
                 )  # fmt: skip
             done = asked
@@ -256,29 +232,26 @@ def _prefetch_row(x, row):
 
 
 @compile_inner
-def _attend(query, key, value, limits, estimate, out, i, rows, times, scores, weights, begin, end):
+def _attend(query, key, value, estimate, out, i, rows, times, scores, weights, begin, end):
     """Write the answer to query i from its candidates rows[begin:end]."""
     dtype = query.dtype.type
     scale = dtype(estimate.scale)
-    n, best, top = begin, np.int64(-1), dtype(-np.inf)
+    best, top = np.int64(-1), dtype(-np.inf)
     for c in range(begin, end):
         row = rows[c]
         score = _dot(query, i, key, row) * scale
-        if len(limits.above) and not score > limits.above[i]:
-            continue
         if best < 0 or score > top:
             best, top = row, score
-        rows[n], times[n], scores[n] = row, times[c], score
-        n += 1
+        scores[c] = score
     for j in range(value.shape[1]):
         out.output[i, j] = 0
-    out.count[i], out.best[i], out.largest[i] = n - begin, best, top
-    out.mass[i], out.expected[i] = -np.inf, -np.inf
+    out.found[COUNT, i], out.found[BEST, i] = end - begin, best
+    out.found[MASS, i], out.found[LARGEST, i], out.found[EXPECTED, i] = -np.inf, top, -np.inf
     if top == -np.inf:  # no candidate, or products below the smallest number
-        out.best[i] = -1
+        out.found[BEST, i] = -1
         return
     mass, total, expected = 0.0, 0.0, 0.0
-    for c in range(begin, n):
+    for c in range(begin, end):
         share = math.exp(scores[c] - top)
         weight = np.float64(share)
         if estimate.weigh:
@@ -292,13 +265,13 @@ def _attend(query, key, value, limits, estimate, out, i, rows, times, scores, we
         weights[c] = weight
         mass += share
         total += weight
-    for c in range(begin, n):
+    for c in range(begin, end):
         weight = dtype(weights[c] / total)
         for j in range(value.shape[1]):
             out.output[i, j] += weight * value[rows[c], j]
-    out.mass[i] = top + math.log(mass)
+    out.found[MASS, i] = top + math.log(mass)
     if estimate.weigh:
-        out.expected[i] = top + math.log(expected)
+        out.found[EXPECTED, i] = top + math.log(expected)
 
 
 @compile_sums

@@ -12,7 +12,7 @@ enum Chance { UNKNOWN, OF_ANGLE, OF_DISTANCE };    // no hash is known, SimHash,
 // takes 8 bytes there, so that the parts can lie side by side whatever Acc is.
 template <typename Acc>
 struct Shared {
-    int64 *signature, *start, *taken, *until, *last_row;  // (L,) of the query, see find_buckets_of
+    int64 *signature, *start, *size, *until;              // (L,) of the query, see find_buckets_of
     Acc *x;                                               // (d,) the query
     int64 *rows;                                          // (n_warps, 32) rows of this turn
     Acc *weights;                                         // (n_warps, 32) their weights
@@ -22,8 +22,8 @@ struct Shared {
 
     __device__ Shared(int64 *free, int n_tables, int d, int d_v, int n_warps) {
         const auto take = [&free](int64 n) { int64 *part = free; free += n; return part; };
-        signature = take(n_tables), start = take(n_tables), taken = take(n_tables);
-        until = take(n_tables), last_row = take(n_tables);
+        signature = take(n_tables), start = take(n_tables), size = take(n_tables);
+        until = take(n_tables);
         rows = take(WARP * n_warps), count = take(n_warps), best = take(n_warps);
         place = take(n_warps), x = (Acc *)take(d), weights = (Acc *)take(WARP * n_warps);
         sums = (Acc *)take((int64)d_v * n_warps), top = (Acc *)take(n_warps);
@@ -107,66 +107,60 @@ __device__ int hash_query(
     return good;
 }
 
-// BucketIndex.lookup for one query, a thread a table: where its buckets start, how many rows are
-// taken from each and, counted through all tables, up to where.
+// BucketIndex.lookup for one query, a thread a table: where its buckets start, how many rows are in
+// each and, counted through all tables, up to where.
 template <typename Acc>
-__device__ void find_buckets_of(
-    Shared<Acc> &shared, const Tables &tables, int n_tables, int64 max_bucket)
+__device__ void find_buckets_of(Shared<Acc> &shared, const Tables &tables, int n_tables)
 {
     for (int t = threadIdx.x; t < n_tables; t += blockDim.x) {
         const Bucket bucket = find_bucket(tables, shared.signature[t], t);
         shared.start[t] = bucket.start;
-        shared.taken[t] = bucket.count < max_bucket ? bucket.count : max_bucket;
-        shared.last_row[t] = bucket.count <= max_bucket
-            ? 1LL << 62 : row_of(tables, bucket.start + max_bucket - 1);
+        shared.size[t] = bucket.count;
     }
     __syncthreads();
     for (int t = threadIdx.x; t < n_tables; t += blockDim.x) {
         int64 until = 0;
-        for (int s = 0; s <= t; ++s) until += shared.taken[s];
+        for (int s = 0; s <= t; ++s) until += shared.size[s];
         shared.until[t] = until;
     }
     __syncthreads();
 }
 
-// The number of tables from `first` to `last` whose bucket for this query has the row among those
-// taken. Signatures tell, and since rows ascend in a bucket one comparison tells the rest: no list
-// of what was seen is kept.
+// The number of tables from `first` to `last` whose bucket for this query has the row. Signatures
+// tell, so no list of what was seen is kept.
 template <typename Acc>
-__device__ int times_taken(
+__device__ int times_found(
     const Shared<Acc> &shared, const int64 *__restrict__ key_signatures, int64 row, int first,
     int last, int n_tables)
 {
     int times = 0;
 #pragma unroll 4
     for (int t = first; t < last; ++t)
-        times += (key_signatures[row * n_tables + t] == shared.signature[t])
-                 & (row <= shared.last_row[t]);
+        times += key_signatures[row * n_tables + t] == shared.signature[t];
     return times;
 }
 
-// The row at a place, counted through all that is taken from the buckets; -1 if an earlier table
+// The row at a place, counted through all buckets; -1 if an earlier table
 // has it too, or it does not count. For `times` see estimators.duplicates; null if not needed.
 template <typename Acc>
 __device__ int64 row_at(
     const Shared<Acc> &shared, int64 place, const Tables &tables,
-    const int64 *__restrict__ key_signatures, int n_tables, int64 limit,
-    const bool *__restrict__ allowed, int *times)
+    const int64 *__restrict__ key_signatures, int n_tables, int64 limit, int *times)
 {
     int t = 0, end = n_tables - 1;  // to be the first table with until > place
     while (t < end) {
         const int middle = (t + end) / 2;
         if (shared.until[middle] > place) end = middle; else t = middle + 1;
     }
-    const int64 in_bucket = place - (shared.until[t] - shared.taken[t]);
+    const int64 in_bucket = place - (shared.until[t] - shared.size[t]);
     const int64 row = row_of(tables, shared.start[t] + in_bucket);
-    if (row >= limit || (allowed && !allowed[row])) return -1;
-    if (times_taken(shared, key_signatures, row, 0, t, n_tables) > 0) return -1;
-    if (times) *times = 1 + times_taken(shared, key_signatures, row, t + 1, n_tables, n_tables);
+    if (row >= limit) return -1;
+    if (times_found(shared, key_signatures, row, 0, t, n_tables) > 0) return -1;
+    if (times) *times = 1 + times_found(shared, key_signatures, row, t + 1, n_tables, n_tables);
     return row;
 }
 
-// near_keys.near for one query a block, with the estimators union, duplicates and importance: hash
+// reference_query.near for one query a block, with the estimators union, duplicates and importance: hash
 // it (unless it comes with signatures), find its buckets, and take one running softmax over the
 // distinct rows in them. The warps of the block, 16 at most, share the rows out, 32 a turn, and
 // join their sums at the end. A query that finds nothing gets an output of 0 and -inf; for one that
@@ -186,15 +180,11 @@ __global__ void __launch_bounds__(512, 1) attend(
     const int64 *__restrict__ starts, const uint64 *__restrict__ entries, int bits,
     int64 salt,                                // these four make Tables
     int n_tables,
-    int64 max_bucket,                          // rows taken from a bucket at most: the first ones
     const int64 *__restrict__ before,          // (n_q,) only rows below it; or null
-    const Acc *__restrict__ above,             // (n_q,) only scores larger than it; or null
-    const bool *__restrict__ allowed,          // (n,) only these rows; or null
     int estimator, int chance,
     int *bad,                                  // (1,) in the memory of the host; if it hashes here
     T *__restrict__ output,                    // (n_q, d_v)
-    Acc *__restrict__ mass,                    // (n_q,) log of the sum of exp(score); null, as the
-                                               //   four below, if it hashes here
+    Acc *__restrict__ mass,                    // (n_q,) log of the sum of exp(score)
     Acc *__restrict__ largest,                 // (n_q,) the largest score
     Acc *__restrict__ expected,                // (n_q,) log of the sum of exp(score) / P
     int64 *__restrict__ best,                  // (n_q,) the row of the largest score, or -1
@@ -226,7 +216,7 @@ __global__ void __launch_bounds__(512, 1) attend(
     }
 
     // 2. Buckets.
-    find_buckets_of(shared, tables, n_tables, max_bucket);
+    find_buckets_of(shared, tables, n_tables);
 
     // 3. Running softmax over the rows of all buckets.
     Acc query_length = 0;
@@ -235,15 +225,15 @@ __global__ void __launch_bounds__(512, 1) attend(
         query_length = sqrt(warp_sum(query_length));
     }
     const int64 limit = before ? before[q] : 1LL << 62;
-    const int64 n_taken = shared.until[n_tables - 1];
+    const int64 n_places = shared.until[n_tables - 1];
     Acc top = -infinity(), my_top = -infinity();  // the largest score of the warp and of the lane
     Acc my_total = 0, my_weight = 0, my_expected = 0;  // the lane's sums, divided by exp(top)
     int64 my_best = -1, my_place = 1LL << 62, my_count = 0;
-    for (int64 turn = (int64)WARP * warp; turn < n_taken; turn += (int64)WARP * n_warps) {
+    for (int64 turn = (int64)WARP * warp; turn < n_places; turn += (int64)WARP * n_warps) {
         // Rows: each lane takes one, and those that count move together.
         int times = 1;
-        const int64 row = turn + lane >= n_taken ? -1 : row_at(
-            shared, turn + lane, tables, key_signatures, n_tables, limit, allowed,
+        const int64 row = turn + lane >= n_places ? -1 : row_at(
+            shared, turn + lane, tables, key_signatures, n_tables, limit,
             estimator == DUPLICATES ? &times : nullptr);
         const unsigned fresh = __ballot_sync(ALL, row >= 0);
         const int n_fresh = __popc(fresh);
@@ -271,7 +261,7 @@ __global__ void __launch_bounds__(512, 1) attend(
                 }
         }
         Acc score = product * (Acc)scale, p = 1;
-        const bool counts = lane < n_fresh && !(above && !(score > above[q]));
+        const bool counts = lane < n_fresh;
         if (!counts) score = -infinity();
         if (counts && chance != UNKNOWN)
             p = retrieval_probability(
@@ -338,7 +328,7 @@ __global__ void __launch_bounds__(512, 1) attend(
             sum += shared.sums[(int64)w * d_v + i] * exp(shared.top[w] - base);
         narrow(weight == 0 ? (Acc)0 : sum / weight, output + q * d_v + i);
     }
-    if (threadIdx.x == 0 && mass) {
+    if (threadIdx.x == 0) {
         mass[q] = base + log(total);  // log(0) is -inf
         expected[q] = base + log(by_chance);
         largest[q] = shared.top[leader];

@@ -8,7 +8,7 @@ from attnbook.arrays.arguments import check_same_home
 from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.lengths import placed
 from attnbook.arrays.move import move
-from attnbook.hashing.buckets import Buckets, sort_buckets
+from attnbook.hashing.buckets import Buckets, buckets_of
 from attnbook.sketch.index import SignatureIndex, check_tables
 
 
@@ -77,7 +77,7 @@ class SortedIndex(SignatureIndex):
     def merge(self) -> None:
         """Sort the tables now, not at the next look-up."""
         if not self._tables and self._rows is not None:
-            self._tables = [sort_buckets(self._signatures[:, t]) for t in range(self.n_tables)]
+            self._tables = [buckets_of(self._signatures[:, t]) for t in range(self.n_tables)]
 
     def _held(self, x):
         if x is None:
@@ -113,40 +113,40 @@ class SortedIndex(SignatureIndex):
         self._signatures = xp.take(self._signatures, kept, axis=0)
         self._rows, self._tables = xp.take(self._rows, kept), []
 
-    def _places(self, signatures, most):
-        """Return start and number of the rows of each bucket that is asked for."""
-        self.merge()
-        xp = array_namespace(signatures)
-        if not self._tables:
-            return xp.zeros_like(signatures), xp.zeros_like(signatures)
-        found = [table.find(signatures[:, c]) for c, table in self._asked(signatures)]
-        starts, counts = (xp.stack(x, axis=1) for x in zip(*found, strict=True))
-        return starts, xp.where(counts < most, counts, most)
+    def counts_of(self, columns):
+        return self._places(columns)[1]
 
-    def _asked(self, signatures):
-        """Return every column of signatures with its table."""
-        n_probes = signatures.shape[1] // self.n_tables
-        return [(c, self._tables[c // n_probes]) for c in range(signatures.shape[1])]
-
-    def _counts(self, signatures, most):
-        return self._places(signatures, most)[1]
-
-    def _lookup(self, signatures, most):
-        starts, counts = self._places(signatures, most)
-        xp = array_namespace(signatures)
+    def rows_of(self, columns):
+        starts, counts = self._places(columns)
+        xp = array_namespace(columns)
         c = int(xp.max(counts)) if counts.shape[0] else 0
-        columns = xp.arange(c, dtype=xp.int64, device=signatures.device)
-        found = columns < xp.expand_dims(counts, axis=-1)
+        step = xp.arange(c, dtype=xp.int64, device=columns.device)
+        found = step < xp.expand_dims(counts, axis=-1)
         if c == 0:
             return xp.zeros_like(found, dtype=xp.int64), found
-        places = xp.expand_dims(starts, axis=-1) + columns
+        places = xp.expand_dims(starts, axis=-1) + step
         places = xp.where(found, places, xp.zeros_like(places))
         rows = []
-        for column, table in self._asked(signatures):
+        for column, table in self._asked(columns):
             sorted_to = xp.take(table.order, xp.reshape(places[:, column, :], (-1,)))
             rows.append(xp.reshape(xp.take(self._rows, sorted_to), (-1, c)))
         rows = xp.stack(rows, axis=1)
         return xp.where(found, rows, xp.zeros_like(rows)), found
+
+    def _places(self, columns):
+        """Return start and number of the rows of each bucket that is asked for."""
+        self.merge()
+        xp = array_namespace(columns)
+        if not self._tables:
+            return xp.zeros_like(columns), xp.zeros_like(columns)
+        found = [table.places_of(columns[:, c]) for c, table in self._asked(columns)]
+        starts, counts = (xp.stack(x, axis=1) for x in zip(*found, strict=True))
+        return starts, counts
+
+    def _asked(self, columns):
+        """Return every column with its table."""
+        n_probes = columns.shape[1] // self.n_tables
+        return [(c, self._tables[c // n_probes]) for c in range(columns.shape[1])]
 
 
 def is_in(x: Array, ascending: Array) -> Array:

@@ -1,4 +1,4 @@
-"""The state of a sketch: its settings, keys and values, their tables, and a summary of all keys."""
+"""The state of a sketch: its settings, keys and values, their tables, and the box of the values."""
 
 import math
 from dataclasses import dataclass, field
@@ -7,13 +7,11 @@ from typing import Any
 import array_api_compat
 
 from attnbook.arrays.arguments import check_choice, check_floats, check_int, check_number
-from attnbook.arrays.array import Array, array_namespace, library
+from attnbook.arrays.array import Array, array_namespace, library, to_accumulate
 from attnbook.hashing.given_hash import check_hash
 from attnbook.sketch.estimators import ESTIMATORS
-from attnbook.sketch.index import SignatureIndex, check_max_bucket
-from attnbook.sketch.moments import Moments
+from attnbook.sketch.index import SignatureIndex
 
-TAILS = ("none", "moments", "uniform")
 IMPLS = ("reference", "numba", "cupy")
 LARGEST_SEED = 2**64 - 1
 
@@ -24,13 +22,7 @@ class Settings:
 
     hash: Any
     estimator: str = "union"
-    tail: str = "none"
     scale: float | None = None
-    n_heavy: int = 0
-    n_cells: int = 1
-    n_samples: int = 128
-    delta: float = 0.05
-    max_bucket: int | None = None
     seed: int = 0
     impl: str = "reference"
     n_probes: int = 1
@@ -39,26 +31,10 @@ class Settings:
         hash, estimator, impl = self.hash, self.estimator, self.impl
         check_hash(hash)
         check_choice("estimator", estimator, ESTIMATORS)
-        check_choice("tail", self.tail, TAILS)
         check_choice("impl", impl, IMPLS)
-        check_int("n_heavy", self.n_heavy)
-        check_int("n_cells", self.n_cells, at_least=1)
-        check_int("n_samples", self.n_samples, at_least=2)
         check_int("seed", self.seed, at_most=LARGEST_SEED)
-        check_max_bucket(self.max_bucket)
         if self.scale is not None:
             object.__setattr__(self, "scale", check_number("scale", self.scale))
-        if not 0 < check_number("delta", self.delta) <= 0.2:
-            raise ValueError(f"delta must be above 0 and at most 0.2, got {self.delta}")
-        if self.tail == "uniform" and self.max_bucket is not None:
-            raise ValueError(
-                "max_bucket must be None with tail 'uniform', which has to know what was found, "
-                f"got {self.max_bucket}"
-            )
-        if (self.tail != "none" or self.n_heavy) and estimator != "union":
-            raise ValueError(
-                f"estimator must be 'union' with a tail or heavy keys, got {estimator!r}"
-            )
         if check_int("n_probes", self.n_probes, at_least=1) > 1:
             if not hasattr(hash, "probes"):
                 raise ValueError(
@@ -130,17 +106,6 @@ class GrowingRows:
 
 
 @dataclass
-class Summary:
-    """What is computed from all keys when it is first needed, and then kept. None until then."""
-
-    heavy: Any = None  # rows of the longest keys, ascending
-    moments: Moments | None = None  # of all others
-    fitted: int = 0  # the number of keys when the cells of the moments were chosen
-    sample: Any = None  # rows of the sample of the tail "uniform"
-    box: Any = None  # the least and the largest of each entry of the values
-
-
-@dataclass
 class SketchState:
     """All that a sketch holds. Functions take it and change it."""
 
@@ -151,7 +116,8 @@ class SketchState:
     value: GrowingRows = field(default_factory=GrowingRows)
     index: SignatureIndex | None = None
     """None as long as no key was ever added."""
-    summary: Summary = field(default_factory=Summary)
+    box: Any = None
+    """The least and the largest of each entry of the values; None until it is first needed."""
     prepared: Any = None
     """What an engine keeps from query to query."""
 
@@ -198,3 +164,22 @@ def gather(x: Array, rows: Array) -> Array:
         return xp.zeros(shape, dtype=x.dtype, device=array_api_compat.device(x))
     taken = xp.take(x, xp.reshape(rows, (-1,)), axis=0)
     return xp.reshape(taken, (*rows.shape, x.shape[1]))
+
+
+def box_of(state: SketchState) -> tuple[Array, Array]:
+    """Return the least and the largest of each entry of the values of a sketch that has keys."""
+    if state.box is None:
+        state.box = _box(gather(state.value.array(), state.tables().live()))
+    return state.box
+
+
+def widen_box(state: SketchState, value: Array) -> None:
+    """Let values that were just added enter the box; a removal discards it."""
+    if state.box is not None and value.shape[0]:
+        xp, (low, high) = array_namespace(value), _box(value)
+        state.box = xp.minimum(state.box[0], low), xp.maximum(state.box[1], high)
+
+
+def _box(value):
+    xp, wide = array_namespace(value), to_accumulate(value)
+    return xp.min(wide, axis=0), xp.max(wide, axis=0)

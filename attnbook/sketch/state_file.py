@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from attnbook.arrays import tensor_file
-from attnbook.arrays.arguments import check_choice, check_int
+from attnbook.arrays.arguments import check_choice
 from attnbook.arrays.lengths import placed
 from attnbook.arrays.move import LIBRARIES, move
 from attnbook.hashing.cross_polytope import CrossPolytopeHash
@@ -20,18 +20,26 @@ from attnbook.hashing.lifting import LiftedHash
 from attnbook.hashing.simhash import SimHash
 from attnbook.hashing.stable_hash import StableHash
 from attnbook.sketch.engines import ENGINES
-from attnbook.sketch.growth import check_update, insert
-from attnbook.sketch.moments import Moments
 from attnbook.sketch.state import IMPLS, Settings, SketchState
-from attnbook.sketch.summary import heavy_rows
+from attnbook.sketch.updates import check_update, insert
 
 Path = str | os.PathLike
 
-CLASSES = {x.__name__: x for x in (SimHash, StableHash, CrossPolytopeHash, Moments)}
+CLASSES = {x.__name__: x for x in (SimHash, StableHash, CrossPolytopeHash)}
 """The classes that a file can ask to be built."""
 
 SETTINGS = tuple(field.name for field in dataclasses.fields(Settings))[1:]
 """All settings but the hash."""
+
+FORMER = {
+    "tail": "none",
+    "n_heavy": 0,
+    "n_cells": 1,
+    "n_samples": 128,
+    "delta": 0.05,
+    "max_bucket": None,
+}
+"""Options that sketches once had, with their defaults. Those of a tail mean nothing without one."""
 
 
 def write(path: Path, state: SketchState) -> None:
@@ -41,7 +49,6 @@ def write(path: Path, state: SketchState) -> None:
         "hash": describe(state.settings.hash, "hash.", arrays),
         "settings": {name: _plain(getattr(state.settings, name)) for name in SETTINGS},
         "value": None,
-        "moments": None,
     }
     if state.index is not None:
         arrays["key"] = state.key.array()
@@ -49,10 +56,6 @@ def write(path: Path, state: SketchState) -> None:
         arrays[content["value"]] = state.value.array()
         arrays["live"] = state.index.live()
         arrays["signatures"] = state.index.signatures()
-        # cells are chosen when they are first needed: kept, so that answers stay the same
-        if state.summary.moments is not None:
-            content["moments"] = describe(state.summary.moments, "moments.", arrays)
-            content["fitted"] = state.summary.fitted
     tensor_file.write(path, "sketch", arrays, content)
 
 
@@ -64,7 +67,7 @@ def read(
     impl: str | None = None,
     hash: Any = None,
 ) -> Any:
-    """Return what a file holds as a sketch of the class `kind`, as `load_sketch` does."""
+    """Return what a file holds as a sketch of the class `kind`, as `SketchAttention.load` does."""
     if library is not None:
         check_choice("library", library, LIBRARIES)
     if impl is not None:
@@ -74,6 +77,11 @@ def read(
     _, arrays, narrow, content = tensor_file.read(path, "sketch")
     with tensor_file.describing(path, "an attnbook sketch"):
         settings = {"n_probes": 1} | content["settings"]  # older files have none
+        for name, default in FORMER.items():
+            if settings.get(name, default) != default:
+                raise ValueError(
+                    f"{name}={settings[name]!r}, an option that sketches no longer have"
+                )
         settings = {name: settings[name] for name in SETTINGS}
         described = content["hash"]
         settings["impl"] = check_choice("impl", settings["impl"] if impl is None else impl, IMPLS)
@@ -118,14 +126,10 @@ def _fill(state, arrays, content):
     insert(state, key, value, placed(everything, key))  # signatures are read, not made anew
     if len(live) < n:
         state.tables().remove(np.delete(np.arange(n), live))
-    if content["moments"] is not None:
-        state.summary.moments = _rebuilt(content["moments"], "moments.", arrays)
-        state.summary.fitted = check_int("fitted", content["fitted"])
-        heavy_rows(state)  # which the moments leave out: keys to come are compared with them
 
 
 def describe(part, prefix, arrays):
-    """Return what JSON can hold of a hash or of moments, and put their arrays into `arrays`.
+    """Return what JSON can hold of a hash, and put its arrays into `arrays`.
 
     Return None for a hash that is not of this package.
     """

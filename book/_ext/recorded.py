@@ -208,9 +208,9 @@ def provenance(record: dict) -> list[str]:
         f"{b['name']} {b['version'] or ''} ({b['core_type'] or 'core type unknown'})"
         for b in place["blas"]
     ]
-    commit = place["commit"][:10] + (" with changes" if place["dirty"] else "")
+    commit = _commit(place) + (" with changes" if place["dirty"] else "")
     later = [
-        f"Table {name} again {one['date'][:10]}, commit {one['commit'][:10]}"
+        f"Table {name} again {one['date'][:10]}, commit {_commit(one)}"
         + (", on another processor" if one.get("cpu", cpu) != cpu else "")
         for name, one in record.get("measured", {}).items()
         if _when(one) != _when(place)  # else it is one of several calls that made the record
@@ -219,6 +219,12 @@ def provenance(record: dict) -> list[str]:
         f"On {where}; {place['date'][:10]}, commit {commit}." + "".join(f" {x}." for x in later),
         f"Versions: {', '.join(named)}. BLAS: {', '.join(blas)}. Threads: {', '.join(threads)}.",
     ]
+
+
+def _commit(place: dict) -> str:
+    """Return the commit of a measurement, with the note of one that had another name then."""
+    note = place.get("commit_note")
+    return place["commit"][:10] + (f" ({note})" if note else "")
 
 
 def _when(place: dict) -> tuple[str, str, Any]:

@@ -137,10 +137,8 @@ ring_attention(x[:0], x[:0], x[:0])
     ValueError: query must have at least 1 head, got shape (0, 4, 3)
 decode_attention(x, x, x, mask=torch.ones(4, 5) > 0)
     ValueError: mask must broadcast to the shape of the scores (..., n_q, n_k) = (4, 4), got (4, 5)
-ShardedSketch(SketchAttention(hash, tail="moments"))
-    ValueError: sketch must have tail 'none' to be sharded, got 'moments'
-ShardedSketch(SketchAttention(hash, n_heavy=2))
-    ValueError: sketch must have n_heavy 0 to be sharded, got 2
+ShardedSketch(SketchAttention(hash, estimator="duplicates"))
+    ValueError: sketch must have estimator 'union' or 'importance' to be sharded, got 'duplicates'
 ShardedSketch(x)
     TypeError: sketch must be SketchAttention, got Tensor
 """)

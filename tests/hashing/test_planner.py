@@ -89,6 +89,7 @@ def test_candidates_and_memory_are_predicted(n_projections):
         error = np.std(measured) / math.sqrt(6)
         assert np.mean(measured) == pytest.approx(wanted, abs=5 * error + 0.05 * wanted)
     assert work >= predicted
+    pytest.importorskip("numba")
     index = BucketIndex(5)
     index.add(chosen.hash(0, d).signatures(key))
     index.merge()

@@ -5,8 +5,8 @@ import math
 import numpy as np
 
 
-def buckets(asked, stored, alive=None, most=None):
-    """Return for each query the rows of each bucket that it asks for, at most `most` of each.
+def buckets(asked, stored, alive=None):
+    """Return for each query the rows of each bucket that it asks for.
 
     `stored` gives the signatures of a row, `asked` (n_q, L) or (n_q, L, n_probes) the queries'.
     """
@@ -15,7 +15,7 @@ def buckets(asked, stored, alive=None, most=None):
     alive = range(len(stored)) if alive is None else alive
     return [
         [
-            [row for row in alive if stored[row][c // n_probes] == signature][:most]
+            [row for row in alive if stored[row][c // n_probes] == signature]
             for c, signature in enumerate(query.ravel().tolist())
         ]
         for query in asked

@@ -16,10 +16,10 @@ from slow_sketch import buckets, mix, union
 from attnbook.hashing import GivenHash, SimHash, StableHash
 from attnbook.sketch.bucket_index import BucketIndex
 from attnbook.sketch.engines import Reference
-from attnbook.sketch.growth import insert
-from attnbook.sketch.near_keys import near
+from attnbook.sketch.reference_query import near
 from attnbook.sketch.state import Settings, SketchState
-from attnbook.sketch.visible import Visible
+from attnbook.sketch.updates import insert
+from attnbook.sketch.visible_keys import Visible
 
 CLOSE = {"float16": 3e-3, "float32": 3e-5, "float64": 1e-11}
 
@@ -54,24 +54,18 @@ class Case:
         self.removed = rng.choice(self.n, size=self.n_removed, replace=False)
         self.alive = ~np.isin(np.arange(self.n), self.removed)
 
-    def loop(self, scale, estimator="union", max_bucket=None, before=None, above=None,
-             allowed=None, weigh=True):  # fmt: skip
+    def loop(self, scale, estimator="union", before=None, weigh=True):
         """Return what an engine has to, query after query and key after key."""
         n_q = self.n_q
         found = {name: np.full(n_q, -np.inf) for name in ("mass", "largest", "expected")}
         found |= {"count": np.zeros(n_q, dtype=int), "best": np.full(n_q, -1)}
         found["output"] = np.zeros((n_q, self.d_v))
         query, key, value = (x.astype(float) for x in (self.query, self.key, self.value))
-        tables = buckets(self.asked, self.stored, np.flatnonzero(self.alive), max_bucket)
+        tables = buckets(self.asked, self.stored, np.flatnonzero(self.alive))
         for i in range(n_q):
             scores = {row: scale * math.fsum(query[i] * key[row]) for row in union(tables[i])}
-            scores = {
-                row: score
-                for row, score in scores.items()
-                if (before is None or row < before[i])
-                and (allowed is None or allowed[row])
-                and (above is None or score > above[i])
-            }
+            if before is not None:
+                scores = {row: score for row, score in scores.items() if row < before[i]}
             if not scores:
                 continue
             chance = dict.fromkeys(scores, 1.0)
@@ -101,43 +95,36 @@ class Case:
         return index
 
 
-def by_reference(case, scale, estimator="union", max_bucket=None, before=None, above=None,
-                 allowed=None, weigh=True):  # fmt: skip
+def by_reference(case, scale, estimator="union", before=None, weigh=True):
     hash = case.hash or GivenHash(*[len] * case.n_tables)
-    chosen = Settings(hash, estimator=estimator, max_bucket=max_bucket, scale=scale)
-    state = SketchState(chosen, Reference(hash))
+    state = SketchState(Settings(hash, estimator=estimator, scale=scale), Reference(hash))
     insert(state, case.key, case.value, case.stored)
     state.index.remove(case.removed)
-    if allowed is not None:
-        state.summary.heavy = np.flatnonzero(~allowed)
-    above = None if above is None else above.astype(case.dtype)
-    return near(state, case.query, case.asked, Visible(before), above, weigh)
+    return near(state, case.query, case.asked, Visible(before), weigh)
 
 
-def by_numba(case, scale, weigh=True, **options):
-    from attnbook.sketch.numba_query import RetrievalTable, answer
+def by_numba(case, scale, estimator="union", **options):
+    from attnbook.sketch.numba_query import Prepared, RetrievalTable
 
-    weigh = weigh and case.hash is not None
-    table = RetrievalTable.of(case.hash) if weigh else None
+    chances = None if case.hash is None else RetrievalTable.of(case.hash)
     tables = case.index(BucketIndex(case.n_tables, seed=case.seed)).tables
     assert (tables.n_side, tables.n_dead) == (case.n_late, case.n_removed)
-    arrays = case.query, case.key, case.value, case.asked
-    return answer(*arrays, tables, scale=scale, probability=table, **options)
+    chosen = {"scale": scale, "estimator": estimator, "chances": chances}
+    prepared = Prepared(None, case.key, case.value, tables, **chosen)
+    return prepared.ask(case.query, case.asked, **({"weigh": True} | options))
 
 
-def by_gpu(gpu, case, scale, weigh=True, **options):
+def by_gpu(gpu, case, scale, estimator="union", before=None, weigh=True):
     from attnbook.sketch.cuda_hash import CudaHash
     from attnbook.sketch.cuda_index import CudaIndex
-    from attnbook.sketch.cuda_query import answer
+    from attnbook.sketch.cuda_query import Prepared
 
-    weigh = weigh and case.hash is not None
-    hash = CudaHash(case.hash, case.dtype) if weigh else None
-    wide = "float64" if case.dtype == "float64" else "float32"
-    for name in {"before", "above", "allowed"} & options.keys():
-        options[name] = gpu.to(options[name], wide if name == "above" else None)
-    arrays = (gpu.to(x) for x in (case.query, case.key, case.value, case.asked))
+    hash = None if case.hash is None else CudaHash(case.hash, case.dtype)
+    query, key, value, asked = (gpu.to(x) for x in (case.query, case.key, case.value, case.asked))
     index = case.index(CudaIndex(case.n_tables), gpu.to)
-    found = answer(*arrays, index.tables, scale=scale, probability=hash, **options)
+    prepared = Prepared(hash, key, value, index.tables, scale=scale, estimator=estimator)
+    before = None if before is None else gpu.to(before)
+    found = prepared.ask(query, asked, before=before, weigh=weigh)
     return type(found)(*(x if x is None else gpu.host(x) for x in found))
 
 
@@ -206,7 +193,7 @@ def test_the_chance_to_be_found(ask, hash, estimator):
 
 @settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_near_keys_within_every_limit(ask, data):
+def test_near_keys_of_any_case(ask, data):
     draw = data.draw
     n = draw(st.integers(0, 40))
     case = Case(
@@ -216,28 +203,21 @@ def test_near_keys_within_every_limit(ask, data):
     )  # fmt: skip
     rng = np.random.default_rng(draw(st.integers(0, 99)))
     options = {"estimator": draw(st.sampled_from(["union", "duplicates"]))}
-    for name, value in (
-        ("max_bucket", draw(st.integers(1, 5))),
-        ("before", rng.integers(0, n + 2, size=case.n_q)),
-        ("above", rng.standard_normal(case.n_q)),
-        ("allowed", rng.random(n) < 0.6),
-    ):
-        if draw(st.booleans()):
-            options[name] = value
+    if draw(st.booleans()):
+        options["before"] = rng.integers(0, n + 2, size=case.n_q)
     check(case, ask(case, 0.7, **options), 0.7, **options)
 
 
 @pytest.mark.parametrize("n", [23, 24, 25, 256, 513, 1511])  # about the windows of the loops
-@pytest.mark.parametrize("max_bucket", [None, 24])
-def test_one_bucket_holds_everything(ask, n, max_bucket):
+def test_one_bucket_holds_everything(ask, n):
     """Identical keys, found in every table: each counts once."""
     case = Case(n, n_q=2, d=3, d_v=2, n_signatures=1)
     case.key[:], case.query[:], case.asked[:] = 1, [1.0, 2.0, 3.0], 0
-    found, m = ask(case, 0.5, max_bucket=max_bucket), min(n, max_bucket or n)
-    np.testing.assert_array_equal(found.count, m)
+    found = ask(case, 0.5)
+    np.testing.assert_array_equal(found.count, n)
     np.testing.assert_array_equal(found.best, 0)
-    np.testing.assert_allclose(found.mass, 3.0 + math.log(m))
-    np.testing.assert_allclose(found.output, np.tile(case.value[:m].mean(axis=0), (2, 1)))
+    np.testing.assert_allclose(found.mass, 3.0 + math.log(n))
+    np.testing.assert_allclose(found.output, np.tile(case.value.mean(axis=0), (2, 1)))
 
 
 @pytest.mark.parametrize(("n", "n_q"), [(0, 3), (11, 3), (11, 0)])
@@ -276,14 +256,14 @@ def test_a_product_of_minus_infinity_has_no_weight(ask):
 def test_threads_and_kinds_of_arrays_change_nothing():
     pytest.importorskip("numba")
     case = Case(211, 331, n_signatures=17, dtype="float32", n_late=31, n_removed=13)
-    limits = {"before": np.arange(331) % 211, "allowed": np.arange(211) % 3 > 0}
-    wanted = by_numba(case, 0.3, n_threads=1, **limits)
+    before = np.arange(331) % 211
+    wanted = by_numba(case, 0.3, n_threads=1, before=before)
     wide = np.zeros((211, 6), dtype="float32")
     wide[:, ::2] = case.value
     case.value = wide[:, ::2]
     case.query.flags.writeable = False
     case.key, case.asked = np.asfortranarray(case.key), np.asfortranarray(case.asked)
-    got = by_numba(case, 0.3, n_threads=3, **limits)
+    got = by_numba(case, 0.3, n_threads=3, before=before)
     for a, b in zip(got[:5], wanted[:5], strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -292,7 +272,7 @@ def test_threads_and_kinds_of_arrays_change_nothing():
 @pytest.mark.parametrize(("n_tables", "n_projections"), [(1, 1), (5, 16), (75, 14), (1000, 1)])
 def test_the_table_of_chances(kind, n_tables, n_projections):
     pytest.importorskip("numba")
-    from attnbook.sketch.numba_query import RetrievalTable, answer
+    from attnbook.sketch.numba_query import Prepared, RetrievalTable
 
     zeros = np.zeros((400, 3))
     key, query, rows = zeros.copy(), zeros.copy(), np.arange(400)[:, None]
@@ -308,10 +288,8 @@ def test_the_table_of_chances(kind, n_tables, n_projections):
     index.add(rows)
 
     def chances(query, key, table):
-        found = answer(
-            query, key, key, rows[: len(query)], index.tables, scale=0.0, probability=table
-        )
-        return np.exp(-found.expected)
+        prepared = Prepared(None, key, key, index.tables, scale=0.0, chances=table)
+        return np.exp(-prepared.ask(query, rows[: len(query)], weigh=True).expected)
 
     exact = hash.retrieval_probability(query, key)
     told = exact > 1e-300

@@ -16,12 +16,11 @@ import pytest
 from sketch_gpu import Gpu
 from slow_sketch import buckets, mix, union
 
-from attnbook.compilers.cuda import HostFlag
 from attnbook.hashing import SimHash, StableHash
 from attnbook.sketch import SketchAttention, cuda_hash, cuda_query
 from attnbook.sketch.cuda_hash import CudaHash
 from attnbook.sketch.cuda_index import CudaIndex
-from attnbook.sketch.cuda_query import Prepared, answer
+from attnbook.sketch.cuda_query import Prepared
 
 
 @pytest.fixture
@@ -144,7 +143,7 @@ SMALL = {"dtype": "float32", "n": 67, "n_tables": 3, "n_projections": 2}
 WIDTHS = [(1, 300), (31, 1), (32, 0), (97, 33), (259, 300), (300, 1)]
 ESTIMATORS = ("union", "duplicates", "importance")
 CASES = [
-    *({"estimator": name, "max_bucket": most} for name in ESTIMATORS for most in (None, 2)),
+    *({"estimator": name} for name in ESTIMATORS),
     {"n_warps": 1, "n_q": 67, "n": 311},
     *({"n_warps": n, "dtype": dtype} for n in (1, 4, 16) for dtype in ("float16", "float32")),
     # more tables than lanes
@@ -157,44 +156,38 @@ CASES = [
 @pytest.mark.parametrize("kind", ["sim", "stable"])
 def test_one_launch_answers_as_a_loop(gpu, kind, case, monkeypatch):
     """Once the kernel hashes the queries, and once it is told their signatures."""
-    case = {"dtype": "float64", "n_warps": 16, "estimator": "union", "max_bucket": None} | case
+    case = {"dtype": "float64", "n_warps": 16, "estimator": "union"} | case
     monkeypatch.setattr(cuda_query, "WARPS", ((2**63, case.pop("n_warps")),))
-    options = {name: case.pop(name) for name in ("estimator", "max_bucket")}
+    options = {"estimator": case.pop("estimator"), "scale": 0.3}
     hash, on_gpu, arrays, index = asked_of(gpu, kind, **case)
     asked, stored = (on_gpu.signatures(x) for x in arrays[:2])
-    tables = buckets(gpu.host(asked), gpu.host(stored), most=options["max_bucket"])
-    options["scale"] = 0.3
+    tables = buckets(gpu.host(asked), gpu.host(stored))
     wanted = []
     query, key, value = (gpu.host(x).astype(np.float64) for x in arrays)
     for q, own in zip(query, tables, strict=True):
         chance = hash.retrieval_probability(q[None], key)
         wanted.append(mix(options["estimator"], own, 0.3 * (key @ q), value, chance))
-    found = answer(*arrays, asked, index.tables, probability=on_gpu, **options)
-    output = Prepared(on_gpu, *arrays[1:], index.tables, **options).ask(arrays[0])
+    prepared = Prepared(on_gpu, *arrays[1:], index.tables, **options)
+    told, hashed = prepared.ask(arrays[0], asked, weigh=True), prepared.ask(arrays[0])
     close = {"float16": 3e-3, "float32": 3e-5, "float64": 1e-11}[case["dtype"]]
     if options["estimator"] == "importance":
         close = 1e-7  # acos loses half of the digits near 0
-    for got in (found.output, output):
-        np.testing.assert_allclose(gpu.host(got), wanted, rtol=close, atol=close)
     counts = [len(union(own)) for own in tables]
-    assert gpu.host(found.count).tolist() == counts
+    for found in (told, hashed):
+        np.testing.assert_allclose(gpu.host(found.output), wanted, rtol=close, atol=close)
+        assert gpu.host(found.count).tolist() == counts
     assert min(counts) > 0
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, 1e30])
-def test_a_query_without_signature_gets_nan(gpu, wrong):
+def test_a_query_without_signature_is_told(gpu, wrong):
     _, hash, (query, key, value), index = asked_of(gpu, "stable")
     query = gpu.host(query)
     query[1, 2] = wrong
     prepared = Prepared(hash, key, value, index.tables, scale=0.3)
     assert prepared.ask(gpu.to(query)) is None
-    assert prepared.ask(gpu.to(query[:1])).shape == (1, 37)
-    output, bad = gpu.to(np.zeros((3, 37)), "float32"), HostFlag(gpu.cupy)
-    prepared.launch(gpu.to(query), output, bad)
-    assert bad.is_set()
-    numbers = gpu.host(output)
-    assert np.isnan(numbers[1]).all()
-    assert np.isfinite(numbers[[0, 2]]).all()
+    assert prepared.output(gpu.to(query)) is None
+    assert prepared.output(gpu.to(query[:1])).shape == (1, 37)
 
 
 def test_large_scores_and_rare_keys(gpu):
@@ -203,13 +196,11 @@ def test_large_scores_and_rare_keys(gpu):
         key = np.array([[sign * 500.0], [-sign * 500.0], [1.0]], dtype="float32")
         index = gpu.index(np.zeros((3, 2)))
         hash = StableHash.init(0, 1, 1e-3, 2, 9)
-        got = answer(
-            *(gpu.to(x) for x in (np.ones((1, 1), "float32"), key, key)),
-            *(gpu.to(np.zeros((1, 2)), np.int64), index.tables),
-            scale=1.0,
-            probability=CudaHash(hash),
-            estimator="importance",
+        query, key = (gpu.to(x) for x in (np.ones((1, 1), "float32"), key))
+        prepared = Prepared(
+            CudaHash(hash), key, key, index.tables, scale=1.0, estimator="importance"
         )
+        got = prepared.ask(query, gpu.to(np.zeros((1, 2)), np.int64))
         np.testing.assert_allclose(gpu.host(got.output), [[500.0]])
         np.testing.assert_allclose(gpu.host(got.mass), [500.0])
         # its chance is below 1e-30
@@ -222,10 +213,11 @@ def test_every_half_number_goes_through_unchanged(gpu, bits, monkeypatch):
     every = np.arange(2**16, dtype=np.uint16).reshape(128, 512)
     exponent = {"float16": 0x7C00, "bfloat16": 0x7F80}[bits]
     n = len(every)
-    vectors = [gpu.to(np.zeros((n, 2)), np.uint16)] * 2
+    zeros = gpu.to(np.zeros((n, 2)), np.uint16)
     index = gpu.index(np.arange(n)[:, None])
     asked = gpu.to(np.arange(n)[:, None], np.int64)
-    got = gpu.host(answer(*vectors, gpu.to(every), asked, index.tables, scale=1.0).output)
+    prepared = Prepared(None, zeros, gpu.to(every), index.tables, scale=1.0)
+    got = gpu.host(prepared.ask(zeros, asked).output)
     is_nan = (every & exponent == exponent) & (every & (0xFFFF ^ exponent ^ 0x8000) > 0)
     zero = every == 0x8000  # sums start at +0
     np.testing.assert_array_equal(got[~is_nan & ~zero], every[~is_nan & ~zero])
@@ -237,7 +229,8 @@ def test_every_half_number_goes_through_unchanged(gpu, bits, monkeypatch):
         index = gpu.index(np.zeros((len(pair), 1)))
         zeros = gpu.to(np.zeros((len(pair), 2)), np.uint16)
         asked = gpu.to(np.zeros((1, 1)), np.int64)
-        got = answer(zeros[:1], zeros, gpu.to(pair), asked, index.tables, scale=1.0)
+        prepared = Prepared(None, zeros, gpu.to(pair), index.tables, scale=1.0)
+        got = prepared.ask(zeros[:1], asked)
         assert gpu.host(got.output) == nearest
 
 
@@ -270,7 +263,8 @@ def test_places_beyond_32_bits(gpu):
         patch.setattr(cuda_query, "launch", launch)
         query = rng.standard_normal((1, d)).astype("float32")
         asked = gpu.to(np.arange(n_tables)[None], np.int64)
-        got = answer(gpu.to(query), *held[:2], asked, tables, scale=0.5)
+        prepared = Prepared(None, *held[:2], tables, scale=0.5)
+        got = prepared.ask(gpu.to(query), asked)
     assert seen
     assert gpu.host(got.count).tolist() == [1]
     assert gpu.host(got.best).tolist() == [row]
@@ -286,8 +280,9 @@ def address(x):
 def test_vectors_that_are_too_wide(gpu):
     _, hash, (query, *_), index = asked_of(gpu)
     wide = [gpu.to(np.zeros((n, 7000)), "float32") for n in (3, 211, 211)]
+    prepared = Prepared(None, *wide[1:], index.tables, scale=1.0)
     with pytest.raises(ValueError, match="narrow enough for 6144 numbers of shared memory, got"):
-        answer(*wide, hash.signatures(query), index.tables, scale=1.0)
+        prepared.ask(wide[0], hash.signatures(query))
 
 
 # Launches, waits and graphs
@@ -375,7 +370,6 @@ def test_names_taken_from_cupy_are_there():
         gpu = Gpu(module)
         _, hash, arrays, index = asked_of(gpu, n=11)
         index.remove([3, 4])
-        answer(*arrays, hash.signatures(arrays[0]), index.tables, scale=1.0)
         sketch = SketchAttention(SimHash.init(0, 13), impl="cupy")
         sketch.update(arrays[1])
         sketch.attention_output(arrays[0])

@@ -1,6 +1,5 @@
 """The function `sketch_attention` against attention with masks, and what it may not see."""
 
-import math
 import re
 
 import numpy as np
@@ -8,8 +7,7 @@ import pytest
 
 from attnbook import attention, masking
 from attnbook.hashing import GivenHash, SimHash
-from attnbook.sketch import SketchAttention, sketch_attention
-from attnbook.sketch.summary import moments_of
+from attnbook.sketch import sketch_attention
 
 N, D, D_V, N_Q = 211, 7, 5, 13
 SIGNS = SimHash.init(1, D, 3, 4)
@@ -87,11 +85,7 @@ def test_causal_attention_and_its_evidence_against_a_loop(impl, window):
     [
         {},
         {"window": 16},
-        {"tail": "moments"},
-        {"tail": "moments", "window": 16},
-        {"tail": "uniform"},
         {"estimator": "importance"},
-        {"max_bucket": 3},
     ],
     ids=lambda options: "-".join(map(str, options.values())) or "plain",
 )
@@ -109,7 +103,7 @@ def test_the_future_does_not_leak(options):
     assert np.abs(outputs[0][100:] - outputs[1][100:]).max() > 0.1
 
 
-@pytest.mark.parametrize("options", [{}, {"tail": "moments"}, {"tail": "moments", "window": 8}])
+@pytest.mark.parametrize("options", [{}, {"window": 8}])
 def test_numba_is_causal_too(options):
     pytest.importorskip("numba")
     arrays = drawn(90, 90)
@@ -120,32 +114,12 @@ def test_numba_is_causal_too(options):
     np.testing.assert_allclose(one, other, atol=1e-11)
 
 
-def test_moments_of_the_past_are_those_of_a_sketch_of_the_past():
-    query, key, value = drawn(150, 150)
-    options = {"hash": SIGNS, "tail": "moments"}
-    got = sketch_attention(query, key, value, is_causal=True, window=50, **options)
-    # the last run: keys before place 51 in tables and moments, the rest scored
-    sketch = SketchAttention(SIGNS, tail="moments")
-    sketch.update(key[:51], value[:51])
-    far = moments_of(sketch.state)
-    q = query[120:121]
-    below = far.limit(q, 1 / math.sqrt(D))
-    mass, mean = far.tail(q, 1 / math.sqrt(D), below=below)
-    ids, found = sketch.query(q)
-    rows = [j for j in ids[0][found[0]] if q[0] @ key[j] / math.sqrt(D) > below[0]]
-    rows += list(range(51, 121))
-    scores = np.append(q[0] @ key[rows].T / math.sqrt(D), mass[0])
-    weights = np.exp(scores - scores.max())
-    wanted = weights @ np.vstack([value[rows], mean]) / weights.sum()
-    np.testing.assert_allclose(got[120], wanted, atol=1e-12)
-
-
 def test_gradients_flow_through_the_scores():
     torch = pytest.importorskip("torch")
     query, key, value = drawn(19, 5)
     hash = SIGNS.to("torch")
     inputs = [torch.tensor(x, requires_grad=True) for x in (query, key, value)]
-    for options in ({}, {"is_causal": True, "window": 4}, {"n_heavy": 3}):
+    for options in ({}, {"is_causal": True, "window": 4}):
         assert torch.autograd.gradcheck(
             lambda *x, options=options: sketch_attention(*x, hash=hash, **options),
             inputs,
@@ -162,19 +136,12 @@ def test_the_function_checks_its_arguments():
             {"window": 3, "is_causal": True, "estimator": "duplicates"},
             "estimator must be 'union' with a window, got 'duplicates'",
         ),
-        ({"is_causal": True, "n_heavy": 2}, "n_heavy must be 0 with is_causal"),
-        ({"is_causal": True, "tail": "moments", "n_cells": 2}, "n_cells must be 1 with is_causal"),
-        ({"mask": mask, "tail": "moments"}, "mask must be the same for all queries"),
         ({"key": key[:, :3]}, "key must have shape (..., n_k, 7) to match query"),
     ]
     for options, message in wrong:
         arrays = {"query": query, "key": key, "value": value} | options
-        mask_of = arrays.pop("mask", None)
-        if mask_of is not None:
-            mask_of = mask_of.copy()
-            mask_of[0, 0] = False
         with pytest.raises(ValueError, match=re.escape(message)):
-            sketch_attention(**arrays, mask=mask_of, hash=SIGNS)
+            sketch_attention(**arrays, hash=SIGNS)
     mask[0, 0] = False
     with pytest.raises(ValueError, match="mask must be the same for all queries"):
         sketch_attention(query, key, value, mask, hash=SIGNS, impl="numba")

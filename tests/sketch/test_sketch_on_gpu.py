@@ -68,7 +68,7 @@ def index(to):
     index.remove([0])
     index.add(to(SIGNATURES[40:]))
     asked = to(SIGNATURES[:7])
-    found = [index.counts(asked), *index.lookup(asked, max_bucket=4), index.bucket_sizes(1)]
+    found = [index.counts(asked), *index.lookup(asked), index.bucket_sizes(1)]
     return [index.live(), index.signatures(), *found]
 
 
@@ -170,9 +170,7 @@ def hash_for(to, impl, name):
 OPTIONS = {
     "plain": {},
     "importance": {"estimator": "importance"},
-    "duplicates": {"estimator": "duplicates", "max_bucket": 5},
-    "moments": {"tail": "moments", "n_heavy": 7, "n_cells": 2},
-    "uniform": {"tail": "uniform", "n_samples": 31},
+    "duplicates": {"estimator": "duplicates"},
 }
 
 
@@ -218,9 +216,6 @@ FUNCTION = {
     "importance": {"estimator": "importance"},
     "causal": CAUSAL,
     "window": {**CAUSAL, "window": 3},
-    "causal moments": {**CAUSAL, "tail": "moments"},
-    "window moments": {**CAUSAL, "tail": "moments", "window": 4},
-    "uniform": {"tail": "uniform", "n_samples": 31},
     "masked": {"mask": RNG.random((2, 1, 61)) < 0.8},
     "masked causal": {**CAUSAL, "mask": RNG.random(61) < 0.8, "window": 3},
     "nothing": {"mask": np.zeros(61, bool)},

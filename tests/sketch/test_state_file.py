@@ -11,8 +11,7 @@ import attnbook
 from attnbook.arrays import tensor_file
 from attnbook.sketch import GivenHash, LiftedHash, SimHash, StableHash
 from attnbook.sketch.attention import SketchAttention
-from attnbook.sketch.state_file import SETTINGS
-from attnbook.sketch.store import load_sketch, save_sketch
+from attnbook.sketch.state_file import FORMER, SETTINGS
 
 pytest.importorskip("safetensors")
 
@@ -71,8 +70,8 @@ def test_a_sketch_comes_back(tmp_path, library, name):
     if library.name == "array_api_strict":
         pytest.skip("files hold arrays of the libraries that users have")
     sketch = filled(HASHES[name], lambda x: cast(library, x))
-    save_sketch(tmp_path / "sketch", sketch)
-    again = load_sketch(tmp_path / "sketch", library.name)
+    sketch.save(tmp_path / "sketch")
+    again = SketchAttention.load(tmp_path / "sketch", library.name)
     check_same(again, sketch, library, lambda x: cast(library, x))
 
 
@@ -81,21 +80,18 @@ def test_a_sketch_comes_back(tmp_path, library, name):
     "settings",
     [
         {"estimator": "importance", "scale": 0.5},
-        {"tail": "moments", "n_heavy": 5, "n_cells": 3},
-        {"tail": "uniform", "n_samples": 50, "delta": 0.1, "seed": 4},
-        {"max_bucket": 2, "scale": np.float32(0.25)},
+        {"estimator": "duplicates", "scale": np.float32(0.25), "seed": 4},
+        {"n_probes": 2},
     ],
-    ids=["importance", "moments", "uniform", "capped"],
+    ids=["importance", "duplicates", "probes"],
 )
 def test_a_sketch_comes_back_with_all_settings(tmp_path, impl, settings):
     if impl == "numba":
         pytest.importorskip("numba")
     sketch = filled(impl=impl, **settings)
-    sketch.attention_output(QUERY)
-    sketch.update(KEY[200:204], VALUE[200:204])  # cells of moments are not fitted to all keys
     expected = sketch.attention_output(QUERY)
-    save_sketch(tmp_path / "sketch", sketch)
-    again = load_sketch(tmp_path / "sketch")
+    sketch.save(tmp_path / "sketch")
+    again = SketchAttention.load(tmp_path / "sketch")
     assert {name: getattr(again, name) for name in SETTINGS} == {
         name: getattr(sketch, name) for name in SETTINGS
     }
@@ -106,8 +102,8 @@ def test_a_sketch_comes_back_with_all_settings(tmp_path, impl, settings):
 def test_another_implementation_may_go_on(tmp_path):
     pytest.importorskip("numba")
     sketch = filled(impl="numba")
-    save_sketch(tmp_path / "sketch", sketch)
-    again = load_sketch(tmp_path / "sketch", impl="reference")
+    sketch.save(tmp_path / "sketch")
+    again = SketchAttention.load(tmp_path / "sketch", impl="reference")
     assert (sketch.impl, again.impl) == ("numba", "reference")
     for x, y in zip(again.query(QUERY), sketch.query(QUERY), strict=True):
         assert np.array_equal(x, y)
@@ -115,9 +111,9 @@ def test_another_implementation_may_go_on(tmp_path):
 
 def test_signatures_are_read_not_made_anew(tmp_path, monkeypatch):
     sketch = filled()
-    save_sketch(tmp_path / "sketch", sketch)
+    sketch.save(tmp_path / "sketch")
     monkeypatch.setattr(SimHash, "signatures", lambda *_: pytest.fail("hashed again"))
-    assert len(load_sketch(tmp_path / "sketch")) == len(sketch)
+    assert len(SketchAttention.load(tmp_path / "sketch")) == len(sketch)
 
 
 @pytest.mark.parametrize("n", [0, 3])
@@ -126,8 +122,8 @@ def test_a_sketch_without_keys_comes_back(tmp_path, n):
     if n:
         sketch.update(KEY[:n])
         sketch.remove(np.arange(n))
-    save_sketch(tmp_path / "sketch", sketch)
-    again = load_sketch(tmp_path / "sketch")
+    sketch.save(tmp_path / "sketch")
+    again = SketchAttention.load(tmp_path / "sketch")
     assert len(again) == 0
     assert again.update(KEY).tolist() == list(range(n, n + 211))
     sketch.update(KEY)
@@ -140,8 +136,8 @@ def test_keys_that_are_the_values_too_are_written_once(tmp_path):
     two.update(KEY, KEY.copy())
     outputs = []
     for name, sketch in (("one", one), ("two", two)):
-        save_sketch(tmp_path / name, sketch)
-        outputs.append(load_sketch(tmp_path / name).attention_output(QUERY))
+        sketch.save(tmp_path / name)
+        outputs.append(SketchAttention.load(tmp_path / name).attention_output(QUERY))
     assert np.array_equal(*outputs)
     sizes = [os.path.getsize(tmp_path / name) for name in ("one", "two")]
     assert sizes[1] - sizes[0] > 0.9 * KEY.nbytes
@@ -152,12 +148,12 @@ def test_bfloat16_comes_back_in_pytorch_and_as_float32_elsewhere(tmp_path):
     key = torch.tensor(KEY).bfloat16()
     sketch = SketchAttention(HASHES["simhash"].to("torch", dtype="bfloat16"))
     sketch.update(key)
-    save_sketch(tmp_path / "sketch", sketch)
-    again = load_sketch(tmp_path / "sketch", "torch")
+    sketch.save(tmp_path / "sketch")
+    again = SketchAttention.load(tmp_path / "sketch", "torch")
     query = torch.tensor(QUERY).bfloat16()
     assert again.attention_output(query).dtype == torch.bfloat16
     assert torch.equal(again.attention_output(query), sketch.attention_output(query))
-    wide = load_sketch(tmp_path / "sketch")
+    wide = SketchAttention.load(tmp_path / "sketch")
     assert wide.attention_output(np.float32(QUERY)).dtype == np.float32
 
 
@@ -171,15 +167,15 @@ def by_sign(x):
 def test_a_hash_of_your_own_is_asked_for(tmp_path):
     hash = GivenHash(by_sign, lambda x: x[:, 1] > 0)
     sketch = filled(hash)
-    save_sketch(tmp_path / "sketch", sketch)
+    sketch.save(tmp_path / "sketch")
     with pytest.raises(ValueError, match=r"hash must be that of the sketch in .*, got None"):
-        load_sketch(tmp_path / "sketch")
-    again = load_sketch(tmp_path / "sketch", hash=hash)
+        SketchAttention.load(tmp_path / "sketch")
+    again = SketchAttention.load(tmp_path / "sketch", hash=hash)
     assert np.array_equal(again.attention_output(QUERY), sketch.attention_output(QUERY))
     with pytest.raises(ValueError, match=r"signatures of shape \(196, 2\), not \(196, 1\)"):
-        load_sketch(tmp_path / "sketch", hash=GivenHash(by_sign))
+        SketchAttention.load(tmp_path / "sketch", hash=GivenHash(by_sign))
     with pytest.raises(TypeError, match="hash must have n_tables and signatures, got function"):
-        load_sketch(tmp_path / "sketch", hash=by_sign)
+        SketchAttention.load(tmp_path / "sketch", hash=by_sign)
 
 
 def test_a_hash_of_a_class_made_of_ours_is_your_own(tmp_path):
@@ -187,24 +183,22 @@ def test_a_hash_of_a_class_made_of_ours_is_your_own(tmp_path):
         pass
 
     sketch = filled(Mine(HASHES["simhash"].directions))
-    save_sketch(tmp_path / "sketch", sketch)
+    sketch.save(tmp_path / "sketch")
     with pytest.raises(ValueError, match="hash must be that of the sketch"):
-        load_sketch(tmp_path / "sketch")
+        SketchAttention.load(tmp_path / "sketch")
 
 
 def test_a_hash_is_not_given_for_a_sketch_that_has_one(tmp_path):
-    save_sketch(tmp_path / "sketch", filled())
+    filled().save(tmp_path / "sketch")
     with pytest.raises(TypeError, match=r"hash must be None, since .* holds one, got SimHash"):
-        load_sketch(tmp_path / "sketch", hash=HASHES["simhash"])
+        SketchAttention.load(tmp_path / "sketch", hash=HASHES["simhash"])
 
 
 # What is refused
 
 
-def test_only_sketches_are_written_to_paths(tmp_path):
-    with pytest.raises(TypeError, match="sketch must be SketchAttention, got SimHash"):
-        save_sketch(tmp_path / "sketch", HASHES["simhash"])
-    for call in (lambda: save_sketch({}, filled()), lambda: load_sketch({})):
+def test_only_paths_are_written_to(tmp_path):
+    for call in (lambda: filled().save({}), lambda: SketchAttention.load({})):
         with pytest.raises(TypeError, match="path must be a path or a str, got dict"):
             call()
     assert not list(tmp_path.iterdir())
@@ -220,21 +214,21 @@ def test_only_sketches_are_written_to_paths(tmp_path):
     ],
 )
 def test_choices_of_load_are_named(tmp_path, arguments, message):
-    save_sketch(tmp_path / "sketch", filled())
+    filled().save(tmp_path / "sketch")
     with pytest.raises(ValueError, match=message):
-        load_sketch(tmp_path / "sketch", **arguments)
+        SketchAttention.load(tmp_path / "sketch", **arguments)
 
 
 def test_an_implementation_that_is_not_there_says_so(tmp_path, monkeypatch):
-    save_sketch(tmp_path / "sketch", filled())
+    filled().save(tmp_path / "sketch")
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(ImportError, match="cupy"):
-        load_sketch(tmp_path / "sketch", impl="cupy")
+        SketchAttention.load(tmp_path / "sketch", impl="cupy")
 
 
 def test_a_missing_file_is_a_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError):
-        load_sketch(tmp_path / "sketch")
+        SketchAttention.load(tmp_path / "sketch")
 
 
 def test_files_of_weights_are_no_sketches(tmp_path):
@@ -243,8 +237,8 @@ def test_files_of_weights_are_no_sketches(tmp_path):
     weights = attnbook.SingleHeadWeights.init(0, 8, d_k=3, d_v=5)
     checkpoint.save_weights(tmp_path / "weights", weights)
     with pytest.raises(ValueError, match="must hold attnbook sketch, got attnbook weights"):
-        load_sketch(tmp_path / "weights")
-    save_sketch(tmp_path / "sketch", filled())
+        SketchAttention.load(tmp_path / "weights")
+    filled().save(tmp_path / "sketch")
     with pytest.raises(ValueError, match="got attnbook sketch"):
         checkpoint.load_weights(tmp_path / "sketch")
 
@@ -253,20 +247,20 @@ def test_every_truncation_and_damage_is_found(tmp_path):
     path = tmp_path / "sketch"
     sketch = SketchAttention(SimHash.init(0, 2, n_tables=1))
     sketch.update(KEY[:3, :2])
-    save_sketch(path, sketch)
+    sketch.save(path)
     good = path.read_bytes()
     for size in (*range(0, 12), *range(12, len(good), 37), len(good) - 1):
         path.write_bytes(good[:size])
         with pytest.raises(ValueError, match="must hold attnbook sketch, got "):
-            load_sketch(path)
+            SketchAttention.load(path)
     for place in range(8, len(good), 23):
         damaged = bytearray(good)
         damaged[place] ^= 1 << (place % 8)
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match="must hold attnbook sketch, got "):
-            load_sketch(path)
+            SketchAttention.load(path)
     path.write_bytes(good)
-    assert len(load_sketch(path)) == 3
+    assert len(SketchAttention.load(path)) == 3
 
 
 @pytest.mark.parametrize(
@@ -289,37 +283,34 @@ def test_every_truncation_and_damage_is_found(tmp_path):
         (lambda a, c: c.update(hash=[]), ""),
         (lambda a, c: c["hash"].update(plain={"n": 1}), "n"),
         (lambda a, c: c["settings"].pop("seed"), "'seed'"),
-        (lambda a, c: c["settings"].update(max_bucket=2**64), "max_bucket must be at most 2147"),
         (lambda a, c: c["settings"].update(seed=-1), "seed must be at least 0, got -1"),
         (lambda a, c: c["settings"].update(impl="x"), "impl must be one of"),
         (lambda a, c: c["settings"].update(impl=[]), "impl"),
-        (lambda a, c: c.update(moments={"class": "SimHash", "plain": {}}), ""),
-        (lambda a, c: c.update(fitted="all"), "fitted must be an int, got str"),
         (lambda a, c: c.clear(), "'settings'"),
     ],
 )
 def test_forged_files_build_nothing(tmp_path, change, found):
-    sketch = filled(tail="moments")
-    sketch.attention_output(QUERY)
-
-    save_sketch(tmp_path / "sketch", sketch)
+    sketch = filled()
+    sketch.save(tmp_path / "sketch")
     kind, arrays, _, content = tensor_file.read(tmp_path / "sketch", "sketch")
     change(arrays, content)
     tensor_file.write(tmp_path / "sketch", kind, arrays, content)
     with pytest.raises(ValueError, match=f"must hold an attnbook sketch, got .*{found}"):
-        load_sketch(tmp_path / "sketch")
+        SketchAttention.load(tmp_path / "sketch")
 
 
 # Files that were written before
 
 
-def test_files_of_earlier_versions_answer_to_the_bit():
-    """`tests/sketch/lifted.safetensors` was written by the first version of this format."""
+def test_a_file_of_an_earlier_version_answers_as_before():
+    """`plain.safetensors` was written when sketches had more options; it has their defaults."""
     rng = np.random.default_rng(0)
     key, value, query = (rng.standard_normal(size) for size in ((61, 7), (61, 3), (5, 7)))
-    sketch = load_sketch(pathlib.Path(__file__).with_name("lifted.safetensors"))
+    path = pathlib.Path(__file__).with_name("plain.safetensors")
+    assert FORMER.items() <= tensor_file.read(path, "sketch")[3]["settings"].items()
+    sketch = SketchAttention.load(path)
     assert len(sketch) == 58
-    assert (sketch.tail, sketch.n_heavy, sketch.n_cells, sketch.seed) == ("moments", 5, 2, 3)
+    assert (sketch.estimator, sketch.scale, sketch.seed) == ("importance", 0.5, 3)
     again = SketchAttention(sketch.hash, **{name: getattr(sketch, name) for name in SETTINGS})
     again.update(key[:50], value[:50])
     again.remove([4, 0, 49])
@@ -332,25 +323,13 @@ def test_files_of_earlier_versions_answer_to_the_bit():
         sketch.remove([49])
 
 
-def test_a_sketch_saves_and_loads_itself(tmp_path):
-    sketch = filled()
-    sketch.save(tmp_path / "sketch")
-    again = SketchAttention.load(tmp_path / "sketch")
-    np.testing.assert_array_equal(again.attention_output(QUERY), sketch.attention_output(QUERY))
-
-
-@pytest.mark.parametrize("n_heavy", [0, 3])
-def test_a_sketch_that_was_read_takes_heavy_keys_as_the_one_that_was_written(tmp_path, n_heavy):
-    sketch = SketchAttention(HASHES["simhash"], tail="moments", n_heavy=n_heavy)
-    sketch.update(KEY[:200], VALUE[:200])
-    sketch.attention_output(QUERY)  # makes the moments
-    sketch.save(tmp_path / "sketch")
-    again = load_sketch(tmp_path / "sketch")
-    for one in (sketch, again):
-        one.update(9 * KEY[200:203], VALUE[200:203])
-    np.testing.assert_allclose(
-        again.attention_output(QUERY), sketch.attention_output(QUERY), rtol=1e-10
-    )
+def test_a_file_that_sets_an_option_of_an_earlier_version_is_refused():
+    """`lifted.safetensors` was written with a tail, and with heavy keys."""
+    path = pathlib.Path(__file__).with_name("lifted.safetensors")
+    with pytest.raises(
+        ValueError, match=r"got .*tail='moments', an option that sketches no longer"
+    ):
+        SketchAttention.load(path)
 
 
 def test_lengths_of_numpy_can_be_written(tmp_path):
@@ -358,4 +337,4 @@ def test_lengths_of_numpy_can_be_written(tmp_path):
     sketch = SketchAttention(LiftedHash(SimHash.init(3, 8, 3, 3), longest * 2))
     sketch.update(KEY, VALUE)
     sketch.save(tmp_path / "sketch")
-    assert load_sketch(tmp_path / "sketch").hash.longest == float(longest * 2)
+    assert SketchAttention.load(tmp_path / "sketch").hash.longest == float(longest * 2)

@@ -1,9 +1,8 @@
-"""Growth of a sketch. Keys and values are checked, hashed and put into the tables."""
+"""Updates of a sketch. Keys and values are checked, hashed and put into the tables."""
 
 from attnbook.arrays.arguments import check_floats
 from attnbook.arrays.array import Array
-from attnbook.sketch.state import SketchState
-from attnbook.sketch.summary import take_in
+from attnbook.sketch.state import SketchState, widen_box
 
 
 def update(state: SketchState, key: Array, value: Array) -> Array:
@@ -39,5 +38,5 @@ def insert(state: SketchState, key: Array, value: Array, signatures: Array) -> A
     state.index = index
     for (held, x), room in zip(pairs, rooms, strict=True):
         held.append(x, room)
-    take_in(state, rows)
+    widen_box(state, value)
     return rows

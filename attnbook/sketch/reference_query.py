@@ -1,4 +1,4 @@
-"""Near keys are those that the tables return for a query. Here attention is estimated from them."""
+"""Queries on arrays of any library: attention is estimated from near keys, those in the tables."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -9,8 +9,7 @@ from attnbook.hashing.collision import log_chance
 from attnbook.sketch.estimators import ESTIMATORS, Candidates
 from attnbook.sketch.logits import first_of_largest, log_sum, masked
 from attnbook.sketch.state import SketchState
-from attnbook.sketch.summary import is_heavy
-from attnbook.sketch.visible import Visible
+from attnbook.sketch.visible_keys import Visible
 
 GATHERED = 2**22
 """How many numbers of keys and values are gathered at once; queries are taken in blocks."""
@@ -32,9 +31,21 @@ class NearKeys(NamedTuple):
     weights: Any = None  # (n_q, M)
 
 
-def blocks(state: SketchState, signatures: Array) -> Iterator[slice]:
-    """Yield slices of queries whose padded candidates fit into `GATHERED` numbers together."""
-    counts = state.tables().counts(signatures, max_bucket=state.settings.max_bucket)
+def near_in_blocks(
+    state: SketchState, query: Array, visible: Visible, weigh: bool
+) -> Iterator[tuple[slice, NearKeys]]:
+    """Yield slices of queries (n_q, d) with what the tables give for each."""
+    columns = state.tables().columns(state.engine.signatures(query, of_queries=True))
+    for part in blocks(state, columns):
+        yield part, near(state, query[part, :], columns[part, :], visible.of(part), weigh)
+
+
+def blocks(state: SketchState, columns: Array) -> Iterator[slice]:
+    """Yield slices of queries whose padded candidates fit into `GATHERED` numbers together.
+
+    `columns` are the checked signatures of the queries, with a column for each bucket.
+    """
+    counts = state.tables().counts_of(columns)
     widest = move(counts, "numpy").max(axis=-1, initial=0).tolist()
     held = (state.key.array(), state.value.array())
     numbers = counts.shape[1] * sum(x.shape[1] + 2 for x in held)
@@ -47,39 +58,28 @@ def blocks(state: SketchState, signatures: Array) -> Iterator[slice]:
     yield slice(start, len(widest))
 
 
-def candidates(state: SketchState, signatures: Array, visible: Visible) -> Candidates:
+def candidates(state: SketchState, columns: Array, visible: Visible) -> Candidates:
     """Return what the tables hold for each query, without keys that it may not attend to."""
-    xp = array_namespace(signatures)
-    rows, found = state.tables().lookup(signatures, max_bucket=state.settings.max_bucket)
+    xp = array_namespace(columns)
+    rows, found = state.tables().rows_of(columns)
     flat = xp.reshape(rows, (rows.shape[0], rows.shape[1] * rows.shape[2]))
     return Candidates.of(rows, found & xp.reshape(visible.at(flat), rows.shape))
 
 
 def near(
-    state: SketchState,
-    query: Array,
-    signatures: Array,
-    visible: Visible,
-    above: Any = None,
-    weigh: bool = True,
+    state: SketchState, query: Array, columns: Array, visible: Visible, weigh: bool = True
 ) -> NearKeys:
-    """Return the estimate from the tables, from scores above `above` alone if it is given.
+    """Return the estimate from the tables for queries whose signatures are `columns`.
 
     Without `weigh` the chances to be found are computed only if the estimator needs them.
     """
     settings, xp = state.settings, array_namespace(query)
-    found = candidates(state, signatures, visible)
+    found = candidates(state, columns, visible)
     shape = tuple(found.rows.shape)
     flat = (shape[0], shape[1] * shape[2])
     rows = xp.reshape(found.rows, flat)
     q, key, value = (to_accumulate(x) for x in (query, *state.taken(rows)))
     scores = xp.matmul(key, q[:, :, None])[..., 0] * settings.scale_of(query)  # (n_q, M)
-    kept = ~is_heavy(state, rows)
-    if above is not None:
-        kept = kept & (scores > above[:, None])
-    kept = xp.reshape(kept, shape)
-    found = Candidates(found.rows, found.found & kept, found.distinct & kept)
-
     expected, chances = None, list[Array]()
     distinct = xp.reshape(found.distinct, flat)
     by_importance = settings.estimator == "importance"
