@@ -58,12 +58,12 @@ WAYS = [
 def answer_of(checked, way):
     """Return the computation of a way as a function of the parameters and options of its check."""
     model, kind = checked.model(way), inspect.Parameter
-    names = [*checked.parameters]
-    if len(checked.stages[0].cases[0].arguments) > len(names):  # two parts, say, of three arrays
-        names = [*checked.stages[0].cases[0].arguments]
+    names = checked.parameters
+    arrays = checked.stages[0].cases[0].arguments
+    all_names = arrays if len(arrays) > len(names) else names  # two parts, say, of three arrays
 
     def answer(*given, **options):
-        arguments = {n: x for n, x in zip(names, given, strict=False) if x is not None}
+        arguments = {n: x for n, x in zip(all_names, given, strict=False) if x is not None}
         values = model(Case(arguments, options))
         return values if len(values) > 1 else values[0]
 
