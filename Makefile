@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 SITE := _build/html/index.html
-SOURCES := _config.yml _toc.yml $(shell find attnbook book -type f -not -path '*/__pycache__/*')
+SOURCES := _config.yml _toc.yml $(shell find attnbook book course/installing.py -type f -not -path '*/__pycache__/*')
 NOTEBOOKS := $(wildcard book/*.ipynb)
 LONGEST := $(filter %/backpropagation.ipynb %/training.ipynb %/sketch.ipynb %/estimators.ipynb,$(NOTEBOOKS))
 # Workers share the cores, so each computes with one thread; one more waits for what it started.

@@ -19,7 +19,7 @@ import nbformat
 import pytest
 from cases import every_day, load
 
-from attnbook.course.installing import first_cell
+from course.installing import first_cell
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "_build/html/notebooks"
@@ -105,7 +105,7 @@ def test_nothing_names_a_command_that_finds_no_package():
         pytest.skip("the package is on an index")
     kept = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "Makefile")]
     kinds = {".py", ".md", ".ipynb", ".html", ".js", ".toml"}
-    for folder in ("attnbook", "book", "_build/html/notebooks", "_build/html/book"):
+    for folder in ("attnbook", "course", "book", "_build/html/notebooks", "_build/html/book"):
         kept += [path for path in (ROOT / folder).rglob("*") if path.suffix in kinds]
     assert len(kept) > 500
     for path in kept:

@@ -24,7 +24,6 @@ FLOORS = (
     {"training"},
     {"models"},
     {"nn", "check"},
-    {"course"},
 )
 """A room imports rooms of the floors below its own. The face, `attnbook` itself, stands above."""
 
@@ -76,6 +75,18 @@ def test_a_room_imports_rooms_below_it_alone(room):
             if other == "" and room in ("check", "data"):
                 continue  # they stand above all that the face shows
             assert other in below | {room}, f"{path.relative_to(ROOT)} imports {module}"
+
+
+def test_the_package_imports_nothing_that_only_the_repository_has():
+    beside = {path.name for path in ROOT.parent.iterdir() if path.is_dir()} - {ROOT.name}
+    found = set()
+    for path in FILES:
+        for node in ast.walk(tree_of(path)):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            tops = {module.partition(".")[0] for module in modules}
+            found |= {(path.name, top) for top in tops & beside}
+    assert found == {("__main__.py", "course")}  # it says where to run what needs the repository
 
 
 def test_no_private_name_crosses_rooms():

@@ -12,7 +12,7 @@ from test_chapters import unfolded, words
 from visits import SITE
 
 from attnbook import check
-from attnbook.course.exercises import read as read_exercises
+from course.exercises import read as read_exercises
 
 COURSE = BOOK / "course"
 SPOKEN = {

@@ -31,7 +31,7 @@ from samples import (
 )
 
 from attnbook.__main__ import main
-from attnbook.course import (
+from course import (
     assignments,
     command,
     exercises,
@@ -273,6 +273,15 @@ def test_the_empty_package_is_made_from_attnbook_and_not_from_where_one_stands(
     monkeypatch.setattr(command.stubs, "is_repository", lambda root: False)
     assert main(["course", *words, "--out", "wheel"]) == 0
     assert not (tmp_path / "wheel/package").exists()
+
+
+@pytest.mark.parametrize("name", ["course", "grade"])
+def test_a_command_without_the_repository_says_where_to_run_it(name, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "course", None)  # as where a wheel is installed
+    assert main([name, "submitted"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith(f"python -m attnbook {name}: the grader is not part of the installed")
+    assert "run this command in a clone of the repository" in told
 
 
 def test_the_command_makes_a_course_and_keeps_its_secret(words, tmp_path, capsys):

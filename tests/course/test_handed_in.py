@@ -11,9 +11,9 @@ import pytest
 from samples import EXERCISES, PENCIL, SHARES, SQUARES, WEIGHTS
 
 from attnbook.__main__ import main
-from attnbook.course import command, files, grading, judge, jupyter, results, submissions
-from attnbook.course.parents import parents
-from attnbook.course.session import Limits
+from course import command, files, grading, judge, jupyter, results, submissions
+from course.parents import parents
+from course.session import Limits
 
 QUICK = Limits(seconds=5, megabytes=1024)
 WRONG = "def squares(x):\n    return x + x"

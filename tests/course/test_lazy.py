@@ -12,8 +12,8 @@ import pytest
 from cases import WEEKLY, every_day
 from samples import SQUARES, WEIGHTS, WRITTEN
 
-from attnbook.course import exercises, judge
-from attnbook.course.judge import WITHOUT, solved, weighed
+from course import exercises, judge
+from course.judge import WITHOUT, solved, weighed
 
 CONSTANTS = [1, 10**15, 0, -1, 0.5, True, False, None, [], "0", np.zeros(3), np.array(0.0)]
 """Those above are tried in each run, the others weekly."""

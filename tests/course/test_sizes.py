@@ -7,8 +7,8 @@ import pytest
 from cases import every_day
 from samples import SQUARES, WRITTEN
 
-from attnbook.course import exercises, hidden, notebooks, sizes
-from attnbook.course.sizes import SIZES, replaced, resized
+from course import exercises, hidden, notebooks, sizes
+from course.sizes import SIZES, replaced, resized
 
 
 def test_passages_are_replaced_all_at_once():

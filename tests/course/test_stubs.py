@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from attnbook.course import stubs
+from course import stubs
 
 ROOT = pathlib.Path(__file__).parents[2]
 SOURCE = '''\

@@ -11,8 +11,8 @@ import pytest
 from samples import WRITTEN, sample
 
 import attnbook
-from attnbook.course import exercises, families, grading, hidden, results, submissions, variants
 from attnbook.hashing import SimHash
+from course import exercises, families, grading, hidden, results, submissions, variants
 
 STUDENTS = [f"student {i}" for i in range(20)]
 

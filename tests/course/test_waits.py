@@ -68,8 +68,8 @@ SCRIPT = """
 import json, resource, sys, time
 sys.path[:0] = sys.argv[1:]
 from samples import SHARES
-from attnbook.course import judge, session
-from attnbook.course.parents import parents
+from course import judge, session
+from course.parents import parents
 session.IDLE_SECONDS = 1.0
 with parents() as start:
     for source in [SHARES.answer, *json.load(sys.stdin)]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from attnbook.course.exercises import Exercise
+from course.exercises import Exercise
 
 Draw = Callable[[np.random.Generator], tuple]
 

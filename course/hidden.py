@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from attnbook.course.exercises import Exercise
-from attnbook.course.sizes import resized
+from course.exercises import Exercise
+from course.sizes import resized
 
 VARIABLE = "ATTNBOOK_CHECK_SEED"
 """What `attnbook.check` reads when it is imported."""

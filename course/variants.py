@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from attnbook.course.assignments import program, task, visible_test, write_texts
-from attnbook.course.exercises import Exercise
-from attnbook.course.families import FAMILIES, varied
-from attnbook.course.hidden import seed_of
+from course.assignments import program, task, visible_test, write_texts
+from course.exercises import Exercise
+from course.families import FAMILIES, varied
+from course.hidden import seed_of
 
 CHECK = """\
 import numpy as np

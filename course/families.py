@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from attnbook.course.exercises import Exercise
-from attnbook.course.sizes import replaced
+from course.exercises import Exercise
+from course.sizes import replaced
 
 Changes = dict[str, str]
 Family = Callable[[np.random.Generator], tuple[Changes, list | None]]
