@@ -179,7 +179,7 @@ def of(student: str, secret: str, exercises: Iterable[Exercise] = ()) -> list[Ex
     tasks = [make(drawn(label)) for label, make in TASKS.items()]
     return [
         *(task for task in tasks if not chapters or task.chapter in chapters),
-        *(varied(e, drawn(e.label)) for e in exercises if e.label in FAMILIES),
+        *(varied(e, drawn(e.label)) for e in exercises if e.variant),
     ]
 
 
