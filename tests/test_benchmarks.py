@@ -711,7 +711,7 @@ def tiny(monkeypatch, short):
         monkeypatch.setattr("torch.compile", lambda function, **_: function)
 
 
-QUICK = ("ablations", "attention", "decode", "writer")
+QUICK = ("attention", "writer")
 
 
 @pytest.mark.usefixtures("tiny")

@@ -78,7 +78,7 @@ def build(learner, ours, tmp_path):
     return {path.relative_to(tmp_path).as_posix(): path for path in found}
 
 
-@pytest.mark.parametrize("home", ["", "https://one.github.io/two"])
+@pytest.mark.parametrize("home", every_day([""], ["", "https://one.github.io/two"]))
 def test_the_wheel_that_is_installed_lies_there(learner, home, tmp_path):
     found = build(learner, app(home=home), tmp_path)
     wheel = f"html/notebooks/{learner.wheel()}"
