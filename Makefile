@@ -16,12 +16,12 @@ unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 SITE := _build/html/index.html
-SOURCES := _config.yml _toc.yml $(shell find attnbook book -type f -not -path '*/__pycache__/*')
+SOURCES := _config.yml _toc.yml $(shell find attnbook book course/installing.py -type f -not -path '*/__pycache__/*')
 NOTEBOOKS := $(wildcard book/*.ipynb)
 LONGEST := $(filter %/backpropagation.ipynb %/training.ipynb %/sketch.ipynb %/estimators.ipynb,$(NOTEBOOKS))
 # Workers share the cores, so each computes with one thread; one more waits for what it started.
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -p no:logging --tb=short -n 3
-DOCTESTS := --doctest-modules --doctest-ignore-import-errors attnbook
+DOCTESTS := --doctest-modules --doctest-ignore-import-errors attnbook course
 
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 WHAT := $(addprefix -c ,$(CONSTRAINTS)) -e

@@ -3,6 +3,7 @@
 ``doctor --gpu`` also compares every kernel for a GPU with float64, on the GPU that is here.
 
 ``course`` makes assignments from the exercises of the book, and ``grade`` marks what is handed in.
+Both belong to the folder `course` of the repository, which is no part of the package.
 """
 
 import argparse
@@ -11,7 +12,6 @@ import sys
 
 import attnbook
 from attnbook.arrays.move import attempt
-from attnbook.course import command
 from attnbook.kernels import LADDER, verification
 from attnbook.models import store
 
@@ -19,8 +19,17 @@ RUNG_SECONDS = 70
 """How long a kernel may be compiled and compared: one whose waits never end would hold the GPU."""
 
 
+COURSE = {
+    "course": "make assignments from the exercises of the book",
+    "grade": "mark what students have handed in",
+}
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit status."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and arguments[0] in COURSE:
+        return of_course(arguments)
     parser = argparse.ArgumentParser(prog="python -m attnbook", description=attnbook.__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     look = commands.add_parser(
@@ -35,13 +44,29 @@ def main(arguments: list[str] | None = None) -> int:
     actions = models.add_subparsers(dest="action", required=True)
     action = actions.add_parser("get", help=f"into {store.cache()}, or ATTNBOOK_CACHE")
     action.add_argument("name", choices=sorted(store.PUBLISHED))
-    command.add(commands)
+    for name, words in COURSE.items():
+        commands.add_parser(name, help=words)
     chosen = parser.parse_args(arguments)
-    if hasattr(chosen, "run"):
-        return command.run(chosen)
     if chosen.command == "models":
         return get(chosen.name)
     return verdict(chosen.rung) if chosen.rung else doctor(chosen.gpu)
+
+
+def of_course(arguments: list[str]) -> int:
+    """Run a command of the folder `course`, if it is at hand, and return the exit status."""
+    try:
+        from course import command
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] != "course":
+            raise
+        print(
+            f"python -m attnbook {arguments[0]}: the grader is not part of the installed package, "
+            "so run this command in a clone of the repository, or beside a copy of its folder "
+            "course",
+            file=sys.stderr,
+        )
+        return 1
+    return command.main(arguments)
 
 
 def get(name: str) -> int:

@@ -203,6 +203,20 @@ def leading_axes(draw, min_side=0):
     return draw(st.just(((), (), ())) | st.just(grouped) | free)
 
 
+class Fixed(np.random.Generator):
+    """A generator that draws one number again and again."""
+
+    def __init__(self, u):
+        super().__init__(np.random.PCG64(0))
+        self.u = u
+
+    def random(self):
+        return self.u
+
+    def spawn(self, n):
+        return [self] * n
+
+
 def masks(rng, shape):
     """Return the masks worth trying for scores of `shape`: every size it may broadcast from."""
     *_, n_q, n_k = shape

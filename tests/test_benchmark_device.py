@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -253,7 +254,7 @@ CUTS = st.one_of(
 )
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(seed=st.integers(0, 99), cuts=st.lists(CUTS, min_size=1, max_size=5))
 def test_a_cut_loses_the_table_under_way_and_no_other(tmp_path_factory, seed, cuts):
     out = tmp_path_factory.mktemp("out")

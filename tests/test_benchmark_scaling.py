@@ -85,6 +85,7 @@ def test_smaller_sizes_may_have_read_more():
     assert found["runs"] == len(rows) - 1
 
 
+@pytest.mark.weekly
 @pytest.mark.usefixtures("few")
 def test_the_errors_are_those_of_the_noise():
     exact = scaling_fit.fitted(rows_of(LAW), "parameters_without_embedding")

@@ -715,7 +715,7 @@ def tiny(monkeypatch, short):
         monkeypatch.setattr("torch.compile", lambda function, **_: function)
 
 
-QUICK = ("attention", "decode", "writer")
+QUICK = ("attention", "writer")
 
 
 @pytest.mark.usefixtures("tiny")

@@ -886,6 +886,7 @@ def train_a_stack(norm, warm_up, steps=50, words=32, n=16):
     return descend(leaves.values(), loss_of, steps, 0.01, **warm)[-5:].mean()
 
 
+@pytest.mark.weekly
 def test_claim_17_both_orders_train_and_post_norm_needs_a_gentle_start():
     assert train_a_stack("pre", warm_up=1) < 1.3
     assert train_a_stack("post", warm_up=1) > 2.5
@@ -1206,6 +1207,7 @@ def learn_a_source(source, seed, steps=120, rate=0.02, optimizer=torch.optim.Ada
     return float(picked.mean()), leaves
 
 
+@pytest.mark.weekly
 def test_claim_21_training_comes_near_or_stays_away():
     source = data.markov(0, 3, order=2, concentration=0.4)
     pair = source.stationary

@@ -5,6 +5,7 @@ import traceback
 import numpy as np
 import pytest
 import torch
+from cases import Fixed
 from public_calls import public_calls
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -85,20 +86,6 @@ def vocabulary(dtype, n=32_000):
     p = ab.softmax(scores.double().numpy())[0]
     order = np.argsort(-p, kind="stable")
     return scores, p, order, np.cumsum(p[order])
-
-
-class Fixed(np.random.Generator):
-    """A generator that draws one number again and again."""
-
-    def __init__(self, u):
-        super().__init__(np.random.PCG64(0))
-        self.u = u
-
-    def random(self):
-        return self.u
-
-    def spawn(self, n):
-        return [self] * n
 
 
 @pytest.mark.parametrize("dtype", HALF, ids=str)

@@ -43,7 +43,7 @@ def anchors(chapter):
     return [unquote(name) for name in dict.fromkeys(deep)]
 
 
-@pytest.fixture(params=READERS)
+@pytest.fixture(params=every_day(["phone"], READERS))
 def reader(request, browser, server):
     width, options = READERS[request.param]
     visit = Visit(browser, server, width, **options)

@@ -19,7 +19,7 @@ import nbformat
 import pytest
 from cases import every_day, load
 
-from attnbook.course.installing import first_cell
+from course.installing import first_cell
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "_build/html/notebooks"
@@ -78,7 +78,7 @@ def build(learner, ours, tmp_path):
     return {path.relative_to(tmp_path).as_posix(): path for path in found}
 
 
-@pytest.mark.parametrize("home", ["", "https://one.github.io/two"])
+@pytest.mark.parametrize("home", every_day([""], ["", "https://one.github.io/two"]))
 def test_the_wheel_that_is_installed_lies_there(learner, home, tmp_path):
     found = build(learner, app(home=home), tmp_path)
     wheel = f"html/notebooks/{learner.wheel()}"
@@ -105,7 +105,7 @@ def test_nothing_names_a_command_that_finds_no_package():
         pytest.skip("the package is on an index")
     kept = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "Makefile")]
     kinds = {".py", ".md", ".ipynb", ".html", ".js", ".toml"}
-    for folder in ("attnbook", "book", "_build/html/notebooks", "_build/html/book"):
+    for folder in ("attnbook", "course", "book", "_build/html/notebooks", "_build/html/book"):
         kept += [path for path in (ROOT / folder).rglob("*") if path.suffix in kinds]
     assert len(kept) > 500
     for path in kept:

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from cases import every_day
 from test_syllabi import COURSE, rows
 
 QUICK = {
@@ -26,6 +27,7 @@ def program(text):
     return code
 
 
+@pytest.mark.parametrize("page", every_day(["kernel"], ["kernel", "writer"]), indirect=True)
 def test_the_programs_run(page, capsys):
     pytest.importorskip("torch", reason="PyTorch is not installed")
     space = {}

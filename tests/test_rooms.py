@@ -24,7 +24,6 @@ FLOORS = (
     {"training"},
     {"models"},
     {"nn", "check"},
-    {"course"},
 )
 """A room imports rooms of the floors below its own. The face, `attnbook` itself, stands above."""
 
@@ -41,10 +40,17 @@ def tree_of(path: pathlib.Path) -> ast.Module:
 
 
 @functools.cache
+def statements(path: pathlib.Path) -> list[ast.Import | ast.ImportFrom]:
+    """Return the statements of a file that import something."""
+    found = ast.walk(tree_of(path))
+    return [node for node in found if isinstance(node, (ast.Import, ast.ImportFrom))]
+
+
+@functools.cache
 def imports(path: pathlib.Path) -> list[tuple[str, str]]:
     """Return the modules of the package that a file imports, each with the name taken from it."""
     found = []
-    for node in ast.walk(tree_of(path)):
+    for node in statements(path):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "attnbook":
             for alias in node.names:
                 module = f"{node.module}.{alias.name}"
@@ -76,6 +82,18 @@ def test_a_room_imports_rooms_below_it_alone(room):
             if other == "" and room in ("check", "data"):
                 continue  # they stand above all that the face shows
             assert other in below | {room}, f"{path.relative_to(ROOT)} imports {module}"
+
+
+def test_the_package_imports_nothing_that_only_the_repository_has():
+    beside = {path.name for path in ROOT.parent.iterdir() if path.is_dir()} - {ROOT.name}
+    found = set()
+    for path in FILES:
+        for node in statements(path):
+            names = [alias.name for alias in node.names]
+            modules = names if isinstance(node, ast.Import) else [node.module or ""]
+            tops = {module.partition(".")[0] for module in modules}
+            found |= {(path.name, top) for top in tops & beside}
+    assert found == {("__main__.py", "course")}  # it says where to run what needs the repository
 
 
 def test_no_private_name_crosses_rooms():

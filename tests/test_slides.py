@@ -133,13 +133,19 @@ def test_a_last_sentence_has_its_output_or_a_full_stop():
     assert "def estimate(" in text_of("estimators")  # marked, and so shown as the mark says
 
 
+def deck_of(name, browser, server, shown=".reveal.ready"):
+    """Return a visit of a deck whose slides are there."""
+    visit = Visit(browser, server, WIDE)
+    visit.tab.set_viewport_size({"width": WIDE, "height": HIGH})
+    visit.tab.goto(f"{server}/slides/{name}.html", wait_until="load")
+    assert visit.until(f"!!document.querySelector('{shown}')")
+    return visit
+
+
 @pytest.mark.parametrize("name", every_day(["masking"], FIRST_TEXTS))
 def test_the_slides_in_the_browser(name, browser, server):
-    visit = Visit(browser, server, WIDE)
+    visit = deck_of(name, browser, server)
     tab = visit.tab
-    tab.set_viewport_size({"width": WIDE, "height": HIGH})
-    tab.goto(f"{server}/slides/{name}.html", wait_until="load")
-    assert visit.until("!!document.querySelector('.reveal.ready')")
     n = tab.evaluate("document.querySelectorAll('.slides > section').length")
     found = {}
     for i in range(n):
@@ -200,11 +206,8 @@ RESULT = """kind => {
 
 @pytest.mark.parametrize("name", every_day(["single_head"], FIRST_TEXTS))
 def test_a_result_stays_on_its_slide(name, browser, server):
-    visit = Visit(browser, server, WIDE)
+    visit = deck_of(name, browser, server, ".reveal.ready .live-tools")
     tab = visit.tab
-    tab.set_viewport_size({"width": WIDE, "height": HIGH})
-    tab.goto(f"{server}/slides/{name}.html", wait_until="load")
-    assert visit.until("!!document.querySelector('.reveal.ready .live-tools')")
     slides = "[...document.querySelectorAll('.slides > section')]"
     cells = tab.evaluate(f"{slides}.map(e => !!e.querySelector('.cell.live:not([hidden])'))")
     found = {}

@@ -1,4 +1,4 @@
-"""The plans of `book/course`: their minutes are those of the chapters, their numbers are right."""
+"""The plans of `book/course`: what they name is there, and their minutes and numbers are right."""
 
 import contextlib
 import functools
@@ -8,11 +8,10 @@ from html import unescape
 
 import pytest
 from test_book import BOOK, CHAPTERS
-from test_chapters import unfolded, words
 from visits import SITE
 
 from attnbook import check
-from attnbook.course.exercises import read as read_exercises
+from course.exercises import read as read_exercises
 
 COURSE = BOOK / "course"
 SPOKEN = {
@@ -51,16 +50,17 @@ def stated(name):
     return SPOKEN[spoken]
 
 
-def of_part(name, start, stop):
-    """Return the minutes for the sections from `start` to the one before `stop`."""
-    if not start and not stop:
-        return stated(name)
-    text = unfolded(source(name).split("\n---\n", 1)[1].split("\n## Exercises\n")[0])
-    head, *rest = re.split(r"^## (.*)$", text, flags=re.M)
-    titles, sizes = ["", *rest[::2]], [len(words(part)) for part in (head, *rest[1::2])]
-    first = titles.index(start)
-    last = titles.index(stop) if stop else len(titles)
-    return 5 * round(stated(name) * sum(sizes[first:last]) / sum(sizes) / 5)
+def wrong_reading(name, start, stop, minutes):
+    """Return what is wrong with the minutes for the sections from `start` to the one before `stop`.
+
+    Those of a whole chapter are what the chapter says, and those of a part are fewer.
+    """
+    lost = {start, stop} - {"", *re.findall(r"^## (.*)$", source(name), re.M)}
+    if lost:
+        return f"{name} has no section {', '.join(lost)}"
+    whole, is_part = stated(name), bool(start or stop)
+    is_right = 0 < minutes < whole if is_part else minutes == whole
+    return "" if is_right else f"{name} takes {'fewer than ' * is_part}{whole} minutes"
 
 
 def weeks(text):
@@ -106,8 +106,8 @@ def wrong_minutes(text):
         for name, start, inside, stop, till, minutes in READING.findall(parts["Read"]):
             if {inside, till} - {"", name}:
                 yield f"{title}: a link of {name} leads elsewhere"
-            if int(minutes) != of_part(name, start, stop):
-                yield f"{title}: {name} takes {of_part(name, start, stop)} minutes"
+            if wrong := wrong_reading(name, start, stop, int(minutes)):
+                yield f"{title}: {wrong}"
         for kind, line in parts.items():
             for label, minutes in MINUTES.findall(line):
                 if int(minutes) != exercises()[label][1]:
@@ -124,9 +124,15 @@ def test_minutes_are_those_of_the_chapters(plan):
 
 def test_a_wrong_minute_is_noticed():
     text = syllabi()["two"]
-    for right in ("single_head` (60)", "exercise-weights` (20)", "exercise-head` (15)"):
+    for right, wrong in (
+        ("single_head` (60)", "single_head` (61)"),
+        ("#why-it-is-so) (40)", "#why-it-is-so) (90)"),
+        ("[Why it is so](../multi_head", "[Why](../multi_head"),
+        ("exercise-weights` (20)", "exercise-weights` (21)"),
+        ("exercise-head` (15)", "exercise-head` (1)"),
+    ):
         assert right in text
-        assert list(wrong_minutes(text.replace(right, right[:-3] + "1)")))
+        assert list(wrong_minutes(text.replace(right, wrong)))
     assert list(wrong_minutes(re.sub(r": \d+ minutes", ": 1 minutes", text)))
 
 

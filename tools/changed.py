@@ -79,7 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
     if chosen.list:
         return 0
     deadline = Deadline(SECONDS)
-    doctests = [path for path in changes if re.fullmatch(r"attnbook/.*\.py", path)]
+    doctests = [path for path in changes if re.fullmatch(r"(attnbook|course)/.*\.py", path)]
     present = [path for path in (*tests, *doctests) if (ROOT / path).exists()]
     options = ["-q", "-x", "--tb=short", "--doctest-modules", "--doctest-ignore-import-errors"]
     status = pytest.main([*options, *present], plugins=[deadline])

@@ -2,20 +2,27 @@
 
 Each is written into `_build/exercises/CHAPTER.json`: what it asks, in plain Markdown as in the
 notebooks to take home; what is handed in, by name; the statements of the chapter that an answer
-needs, and those that its check needs; and the answer. The course is made from these files.
+needs, and those that its check needs; the answer; and the passages that variants and hidden cases
+change, which `book/course/variants` lists. The course is made from these files.
 """
 
 import ast
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import live_cells
 from docutils import nodes
 from mistakes import CLASS
 from slices import Statement, joined, needed, statements_of, used_of
+from sphinx.errors import ExtensionError
 
 FOLDER = "exercises"
+PASSAGES = "book/course/variants"
+CHANGED = {"variant": ("text", "check", "block", "answer"), "sizes": ("check", "block")}
+"""Which parts of an exercise the passages of each kind stand in."""
+
 PREFIX = re.compile(r"^((\*[\w-]+\*|\*?\d+ minutes\*?)( ·)?\s*)+")
 """Level and minutes, before the text of an exercise."""
 
@@ -24,10 +31,37 @@ def write_exercises(app, docname: str, doctree, record, cells) -> None:
     """Write the exercises of a chapter beside the site."""
     chapter = {"chapter": Path(docname).name, "title": doctree.next_node(nodes.title).astext()}
     chapter["exercises"] = described(*read(doctree, record, cells))
+    path = Path(app.srcdir, PASSAGES, f"{chapter['chapter']}.toml")
+    if path.exists():
+        add_passages(chapter["exercises"], tomllib.loads(path.read_text("utf8")), path.name)
     folder = Path(app.outdir).parent / FOLDER
     folder.mkdir(exist_ok=True)
     text = json.dumps(chapter, indent=1, ensure_ascii=False)
     (folder / f"{chapter['chapter']}.json").write_text(text + "\n", encoding="utf8")
+
+
+def add_passages(exercises: list[dict], tables: dict, file: str) -> None:
+    """Give exercises the passages that variants and hidden cases change, from a file of tables.
+
+    Raises
+    ------
+    ExtensionError
+        If the file names an exercise that the chapter does not have, or a passage that the
+        exercise does not say.
+    """
+    by_label = {exercise["label"]: exercise for exercise in exercises}
+    for label, kinds in tables.items():
+        if label not in by_label:
+            raise ExtensionError(f"{PASSAGES}/{file}: the chapter has no exercise {label!r}")
+        for kind, passages in kinds.items():
+            said = [by_label[label][part] for part in CHANGED[kind]]
+            for old in passages:
+                if not any(old in part for part in said):
+                    raise ExtensionError(
+                        f"{PASSAGES}/{file}: exercise {label!r} does not say {old!r} any more, "
+                        f"which stands under [{label}.{kind}]"
+                    )
+        by_label[label] |= kinds
 
 
 def read(doctree, record, cells) -> tuple[list[dict], list[list[str]]]:

@@ -21,7 +21,7 @@ from exercises import FOLDER as EXERCISES
 from exercises import write_exercises
 from plain_markdown import Answer, Cells
 
-from attnbook.course.installing import REQUIREMENTS, first_cell
+from course.installing import REQUIREMENTS, first_cell
 
 FOLDER = "notebooks"
 EXTRAS = "[train,fast,plots]"

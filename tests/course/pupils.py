@@ -4,7 +4,7 @@ import json
 
 from samples import HOSTILE
 
-from attnbook.course.assignments import program
+from course.assignments import program
 
 ENEMIES = (
     *("loops while it is read", "exits", "crashes", "takes memory", "forks for ever"),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from attnbook.course.exercises import Exercise
+from course.exercises import Exercise
 
 WRITTEN = Path(__file__).parents[2] / "_build/exercises"
 

@@ -7,8 +7,8 @@ import pupils
 import pytest
 from samples import PENCIL, SQUARES, WRITTEN
 
-from attnbook.course import exercises, grading, results, submissions
-from attnbook.course.session import Limits
+from course import exercises, grading, results, submissions
+from course.session import Limits
 
 
 def graded(tmp_path, asked, n, limits):

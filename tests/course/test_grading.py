@@ -41,7 +41,7 @@ from samples import (
 import attnbook
 from attnbook.__main__ import main
 from attnbook.check import sandbox
-from attnbook.course import (
+from course import (
     assignments,
     blanks,
     command,
@@ -57,9 +57,9 @@ from attnbook.course import (
     variants,
     wire,
 )
-from attnbook.course import parents as parents_module
-from attnbook.course.parents import parents
-from attnbook.course.session import Limits, Session, functions_of
+from course import parents as parents_module
+from course.parents import parents
+from course.session import Limits, Session, functions_of
 
 QUICK = Limits(seconds=5, megabytes=1024)
 SHORT = Limits(seconds=1, megabytes=1024)
@@ -663,7 +663,7 @@ def test_a_bound_of_memory_ends():
 
 FIRST_PRODUCT = """
 import numpy as np
-from attnbook.course import grading, limits
+from course import grading, limits
 grading._begin(".")
 with limits.bounded(8):
     np.ones((300, 300)) @ np.ones((300, 300))
@@ -1073,7 +1073,7 @@ def test_what_a_check_stands_on_is_made_once_and_kept_from_answers(monkeypatch):
     made = []
     monkeypatch.setattr(hidden, "made", made, raising=False)
     check = (
-        "from attnbook.course.hidden import made\nmade.append(1)\nbase = 2\n"
+        "from course.hidden import made\nmade.append(1)\nbase = 2\n"
         "def check_it(f):\n    global seen\n    seen = globals().get('seen', 0) + 1\n"
         "    return [f(base) == 3, seen]"
     )
@@ -1143,7 +1143,7 @@ def test_where_root_grades_another_user_runs_the_answer():
 
 HIDDEN = """
 import ctypes
-from attnbook.course.limits import hide_memory
+from course.limits import hide_memory
 ask = ctypes.CDLL(None).prctl
 before = ask(3, 0, 0, 0, 0)
 hide_memory()
@@ -1277,7 +1277,7 @@ def test_a_check_that_takes_long_between_its_calls_is_no_waiting(marked, monkeyp
     passed.monotonic = lambda: passed.now
     monkeypatch.setattr(parents_module, "time", passed)
     check = """\
-from attnbook.course import parents
+from course import parents
 
 def check_squares(squares):
     for _ in range(99):

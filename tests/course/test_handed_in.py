@@ -1,6 +1,7 @@
 """What a student hands in is read whatever its form, and Jupyter's own syntax costs no points."""
 
 import builtins
+import contextlib
 import io
 import json
 import time
@@ -11,9 +12,9 @@ import pytest
 from samples import EXERCISES, PENCIL, SHARES, SQUARES, WEIGHTS
 
 from attnbook.__main__ import main
-from attnbook.course import command, files, grading, judge, jupyter, results, submissions
-from attnbook.course.parents import parents
-from attnbook.course.session import Limits
+from course import command, files, grading, judge, jupyter, results, submissions
+from course.parents import parents
+from course.session import Limits
 
 QUICK = Limits(seconds=5, megabytes=1024)
 WRONG = "def squares(x):\n    return x + x"
@@ -198,23 +199,31 @@ UNREAD = {
 """What cannot be read, and the words that name it."""
 
 
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory):
+    """Return what the command says of a class that hands in one of these each, and its pages."""
+    home, said = tmp_path_factory.mktemp("unread"), io.StringIO()
+    for name, (data, _) in UNREAD.items():
+        (home / "in" / f"of {name}").mkdir(parents=True)
+        (home / "in" / f"of {name}" / name).write_bytes(data)
+    (home / "secret").write_text("s")
+    given = ["grade", str(home / "in"), "--secret", str(home / "secret"), "--workers", "1"]
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
+        patch.setattr(command.exercises, "read", lambda folder: {"sample": [SQUARES]})
+        assert main([*given, "--out", str(home / "out")]) == 0
+    return said.getvalue().splitlines(), home / "out/students"
+
+
 @pytest.mark.parametrize("name", UNREAD)
-def test_what_is_not_read_is_named_to_student_and_teacher(name, tmp_path, capsys, monkeypatch):
-    data, words = UNREAD[name]
-    (tmp_path / "in/ada").mkdir(parents=True)
-    (tmp_path / "in/ada" / name).write_bytes(data)
-    monkeypatch.setattr(command.exercises, "read", lambda folder: {"sample": [SQUARES]})
-    (tmp_path / "secret").write_text("s")
-    given = ["grade", str(tmp_path / "in"), "--secret", str(tmp_path / "secret")]
-    assert main([*given, "--out", str(tmp_path / "out"), "--workers", "1"]) == 0
-    said = capsys.readouterr().out
-    assert name in said
-    assert words in said
-    told = json.loads((tmp_path / "out/students/ada.json").read_text())
+def test_what_is_not_read_is_named_to_student_and_teacher(name, graded):
+    lines, pages = graded
+    said = [line for line in lines if line.startswith(f"of {name}: ")]
+    assert any(UNREAD[name][1] in line for line in said)
+    assert any(name in line.removeprefix(f"of {name}: ") for line in said)
+    told = json.loads((pages / f"of {name}.json").read_text())
     for text in (told["output"], told["tests"][0]["output"]):
         assert name in text
-    assert "ada" in said
-    assert "<p>" in (tmp_path / "out/students/ada.html").read_text()
+    assert "<p>" in (pages / f"of {name}.html").read_text()
 
 
 def test_names_that_learning_systems_give(tmp_path):

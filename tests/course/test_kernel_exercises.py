@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 from samples import WEIGHTS, sample
 
-from attnbook.course.judge import mark
-from attnbook.course.parents import parents
+from course.judge import mark
+from course.parents import parents
 
 pytest.importorskip("triton", reason="triton is not installed")
 pytest.importorskip("torch", reason="PyTorch is not installed")

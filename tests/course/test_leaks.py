@@ -19,8 +19,9 @@ from attacks import FILES, FOLDERS
 from cases import every_day
 
 import attnbook
+import course
 
-PACKAGE = Path(attnbook.__file__).parent
+PACKAGE, COURSE = (Path(each.__file__).parent for each in (attnbook, course))
 NOBODY = 65534
 SECRETS = ("course-secret.txt", "submitted/ada/weights.py", "tests/answers.py", "neighbour.py")
 
@@ -29,9 +30,9 @@ import json, sys
 sys.path.append({tests!r})
 from attacks import found, modules
 import attnbook
-from attnbook.course.exercises import Exercise
-from attnbook.course.parents import parents
-from attnbook.course.session import Limits, Session
+from course.exercises import Exercise
+from course.parents import parents
+from course.session import Limits, Session
 
 files, folders, names, source = json.loads(sys.stdin.read())
 told = {{"file": attnbook.__file__, "kept": [], "open": found(files, folders)}}
@@ -111,17 +112,19 @@ def told(request, home):
     site = environment(place, interpreter(user))
     root = site if way == "wheel" else place / "clone"
     # a wheel holds the files of the package, and pip copies them into the folder of packages
-    shutil.copytree(PACKAGE, root / "attnbook", ignore=shutil.ignore_patterns("__pycache__"))
+    grader = (place if way == "wheel" else root) / "course"
+    for folder, copy in ((PACKAGE, root / "attnbook"), (COURSE, grader)):
+        shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("__pycache__"))
     if way == "editable":
         (site / "_editable.pth").write_text(f"{root}\n")
     files = [*plant(root), *plant(place)]
-    files += [f"{root}/attnbook/{name}.py" for name in ("course/families", "check/engine")]
+    files += [f"{grader}/families.py", f"{root}/attnbook/check/__init__.py"]
     files += [str(site / "pytest.py"), "/etc/passwd"]
     (site / "pytest.py").write_text("words = 1\n")
     files += [f"/proc/{process}/{name}" for process in ("self", os.getpid(), 1)
               for name in ("environ", "cmdline", "maps")]  # fmt: skip
-    folders = [str(place), str(root), str(site), f"{root}/attnbook/course", "/", "/tmp", "/proc"]
-    names = ["attnbook.course.variants", "attnbook.check.engine.run", "neighbour", "tests.answers"]
+    folders = [str(place), str(root), str(site), str(grader), "/", "/tmp", "/proc"]
+    names = ["course.variants", "attnbook.check.engine.run", "neighbour", "tests.answers"]
     tests = Path(__file__).parent
     script = ASKED.format(tests=str(tests))
     source = (tests / "attacks.py").read_text()

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from cases import load
+from sphinx.errors import ExtensionError
 
 EXTENSIONS = Path(__file__).parents[2] / "book/_ext"
 slices, exercises = (load(EXTENSIONS / f"{name}.py") for name in ("slices", "exercises"))
@@ -108,3 +109,27 @@ def test_a_solution_of_another_exercise_is_not_given():
     described = exercises.described([first, second], [["import math"]] * 2)
     assert "f" in described[1]["missing"]
     assert "def f" not in described[1]["given"]
+
+
+TABLES = {"budget": {"variant": {"A million": "{n} million"}, "sizes": {"10**6": "{0}"}}}
+
+
+def test_passages_of_variants_come_with_the_exercise():
+    asked = {"label": "budget", "text": "A million", "check": "", "block": "10**6", "answer": ""}
+    exercises.add_passages([asked], TABLES, "hashing.toml")
+    assert {name: asked[name] for name in ("variant", "sizes")} == TABLES["budget"]
+
+
+@pytest.mark.parametrize(
+    ("label", "parts", "message"),
+    [
+        ("other", {}, "the chapter has no exercise 'budget'"),
+        ("budget", {"text": "A thousand"}, "exercise 'budget' does not say 'A million' any more"),
+        ("budget", {"text": "A million, 10**6"}, "exercise 'budget' does not say '10**6' any more"),
+    ],
+)
+def test_a_passage_that_the_chapter_does_not_say_names_exercise_and_file(label, parts, message):
+    asked = {"label": label, "text": "", "check": "", "block": "", "answer": "", **parts}
+    with pytest.raises(ExtensionError) as told:
+        exercises.add_passages([asked], TABLES, "hashing.toml")
+    assert str(told.value).startswith(f"book/course/variants/hashing.toml: {message}")

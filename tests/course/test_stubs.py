@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from attnbook.course import stubs
+from course import stubs
 
 ROOT = pathlib.Path(__file__).parents[2]
 SOURCE = '''\
@@ -115,9 +115,10 @@ def package(tmp_path_factory):
     return folder
 
 
-def run(folder, *words):
-    environment = {**os.environ, "PYTHONPATH": str(folder)}
-    command = [sys.executable, *words]
+def run(folder, *words, path=None):
+    """Run Python in a folder; its pytest loads no plugins, as in a student's environment."""
+    own = {"PYTHONPATH": str(path or folder), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    command, environment = [sys.executable, *words], {**os.environ, **own}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
@@ -195,9 +196,7 @@ def test_classes_that_hold_weights_are_given(package):
 
 
 def test_untouched_tests_name_what_is_to_be_written(package):
-    done = run(
-        package, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "tests/single_head"
-    )
+    done = run(package, "-m", "pytest", "-p", "no:cacheprovider", "tests/single_head")
     assert done.returncode == 1
     assert "1 failed" in done.stdout
     reason = r"^E +NotImplementedError: \w+ is not written yet: chapter single_head$"
@@ -208,18 +207,14 @@ def test_untouched_tests_name_what_is_to_be_written(package):
 def test_one_environment_has_both_packages(package, tmp_path):
     """The finished one is installed; inside the folder the student's own comes first."""
     code = "import attnbook; print(attnbook.__file__)"
-    here = {**os.environ, "PYTHONPATH": str(ROOT)}  # as if attnbook were installed
     for folder, found in ((package, package), (tmp_path, ROOT)):
-        done = subprocess.run(
-            [sys.executable, "-c", code], cwd=folder, env=here, capture_output=True, text=True
-        )
+        done = run(folder, "-c", code, path=ROOT)  # as if attnbook were installed
         assert done.stdout.startswith(str(found))
     test = package / "tests/test_where.py"
     test.write_text(
         f"{code}\n\n\ndef test_it():\n    assert attnbook.__file__.startswith({str(package)!r})"
     )
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_where.py"]
-    done = subprocess.run(words, cwd=package, env=here, capture_output=True, text=True)
+    done = run(package, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(test), path=ROOT)
     test.unlink()
     assert done.returncode == 0, done.stdout
 
@@ -241,17 +236,7 @@ def test_the_readme_names_tests_that_there_are(package):
     assert all((package / name).is_dir() for name in named)
 
 
-PYTEST = (
-    "-m",
-    "pytest",
-    "-q",
-    "-p",
-    "no:cacheprovider",
-    "-p",
-    "no:xdist",
-    "--tb=no",
-    "--maxfail=0",
-)
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=no", "--maxfail=0")
 FEW = (
     "single_head/test_softmax.py::test_strided_arrays_and_foreign_byte_order",
     "multi_head/test_multi_head.py::test_vmap",

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cases import every_day
 
 SENDS = """
 import json, os, stat, struct, sys, threading, time
@@ -64,12 +65,15 @@ ENDLESS = {
     "while True:\n    nap(0.05)\n    ab.softmax(np.ones(3))",
 }
 
+OFTEN = ("floods and reads", "a byte now and then", "half a message", "many arrays")
+"""One that sends, one that trickles, one that stops, and one that is large."""
+
 SCRIPT = """
 import json, resource, sys, time
 sys.path[:0] = sys.argv[1:]
 from samples import SHARES
-from attnbook.course import judge, session
-from attnbook.course.parents import parents
+from course import judge, session
+from course.parents import parents
 session.IDLE_SECONDS = 1.0
 with parents() as start:
     for source in [SHARES.answer, *json.load(sys.stdin)]:
@@ -83,26 +87,29 @@ with parents() as start:
 """
 
 
+TRIED = every_day(OFTEN, ENDLESS)
+
+
 @pytest.fixture(scope="module")
 def told():
     """Return what became of each answer and of the next one; of those that came before a hang."""
     tests = Path(__file__).parent
     command = [sys.executable, "-c", SCRIPT, str(tests), str(tests.parent)]
-    sources = json.dumps([SENDS + source for source in ENDLESS.values()])
+    sources = json.dumps([SENDS + ENDLESS[name] for name in TRIED])
     try:
         done = subprocess.run(command, input=sources, capture_output=True, text=True, timeout=300)
         assert not done.returncode, done.stderr
         text = done.stdout
     except subprocess.TimeoutExpired as late:
         text = (late.stdout or b"").decode()
-    return dict(zip(["right", *ENDLESS], map(json.loads, text.splitlines()), strict=False))
+    return dict(zip(["right", *TRIED], map(json.loads, text.splitlines()), strict=False))
 
 
 def test_the_right_answer_is_right(told):
     assert told["right"][:3] == [1, [], 1]
 
 
-@pytest.mark.parametrize("name", ENDLESS)
+@pytest.mark.parametrize("name", TRIED)
 def test_an_answer_that_never_ends_is_ended_and_the_next_one_marked(name, told):
     assert name in told, "the grader waits"
     share, mistakes, again, used, grown = told[name]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from cases import DTYPES, ArrayLibrary, examples, need
+from cases import DTYPES, examples, need
 from decoding_models import (
     RING,
     TRAP,
@@ -31,7 +31,6 @@ from attnbook.arrays.array import array_namespace
 from attnbook.decoding import incremental
 
 both = pytest.mark.parametrize("cache", [True, False], ids=["cache", "no cache"])
-NUMPY = ArrayLibrary("numpy")
 
 
 def fields(library, result):

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from cases import Fixed
 from decoding_models import model
 from error_table import assert_raises, error_rows
 
@@ -13,20 +14,6 @@ from attnbook import decoding
 def after(n, rows=1):
     """Return the prefixes of sequences that have made n tokens."""
     return [decoding.Prefix(np.zeros(1, dtype=int), np.zeros(n, dtype=int))] * rows
-
-
-class Fixed(np.random.Generator):
-    """A generator that draws one number again and again."""
-
-    def __init__(self, u):
-        super().__init__(np.random.PCG64(0))
-        self.u = u
-
-    def random(self):
-        return self.u
-
-    def spawn(self, n):
-        return [self] * n
 
 
 def test_each_token_has_a_piece_without_its_end(library):

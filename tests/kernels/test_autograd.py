@@ -5,6 +5,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from cases import every_day
 from torch.autograd import forward_ad
 
 import attnbook
@@ -127,7 +128,7 @@ def test_forward_mode_is_refused_and_functional_gradients_are_right():
 # Dynamo says so of what it looks at
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning")
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
-@pytest.mark.parametrize("impl", ["numba", "packed"])
+@pytest.mark.parametrize("impl", every_day(["packed"], ["numba", "packed"]))
 def test_what_is_compiled_already_is_not_compiled_by_torch(impl):
     pytest.importorskip("numba", reason="numba is not installed")
 

@@ -3,7 +3,9 @@
 import importlib
 import importlib.machinery
 import importlib.util
+import re
 import runpy
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -296,6 +298,14 @@ def test_doctor_runs_as_a_module(pretend, monkeypatch, capsys):
     with pytest.raises(SystemExit, match=r"^0$"):
         runpy.run_module("attnbook", run_name="__main__")
     assert "PyTorch, CPU   no    torch is not installed" in capsys.readouterr().out
+
+
+def test_doctor_imports_no_grader():
+    code = "import sys; from attnbook.__main__ import main; main(['doctor']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    modules = done.stdout.splitlines()[-1].split()
+    assert "attnbook.kernels" in modules
+    assert [name for name in modules if re.match(r"course\b|attnbook\.check\b", name)] == []
 
 
 @pytest.mark.parametrize(

@@ -38,29 +38,33 @@ def call():
 
 
 @pytest.fixture(scope="module")
-def texts():
+def tokenizer():
+    return writer().tokenizer
+
+
+@pytest.fixture(scope="module")
+def texts(tokenizer):
     """Return ids of whole texts, of texts that lost some, and of bytes at random."""
     random = np.random.default_rng(0)
-    encode = writer().tokenizer.encode
-    whole = [encode("".join(random.choice(SIGNS, size=8))).tolist() for _ in range(200)]
+    whole = [tokenizer.encode("".join(random.choice(SIGNS, size=8))).tolist() for _ in range(200)]
     cut = [[i for i in ids if random.random() > 0.2] for ids in whole]
     return [*whole, *cut, *(random.integers(0, 256, size=9).tolist() for _ in range(100))]
 
 
-def test_labels_are_those_of_the_package(call, texts):
+def test_labels_are_those_of_the_package(call, texts, tokenizer):
     labels = call("texts => texts.map(ids => tokens.labels(own.pieces(ids)))", texts)
-    assert labels == [writer().tokenizer.show(ids) for ids in texts]
+    assert labels == [tokenizer.show(ids) for ids in texts]
     after = """texts => texts.map((ids) => {
         const pieces = own.pieces(ids);
         return tokens.labelAfter(pieces.slice(0, -1), pieces.at(-1));
     })"""
     some = [ids for ids in texts if ids]
-    assert call(after, some) == [writer().tokenizer.show(ids)[-1] for ids in some]
+    assert call(after, some) == [tokenizer.show(ids)[-1] for ids in some]
 
 
-def test_no_label_is_a_replacement_character(call, texts):
+def test_no_label_is_a_replacement_character(call, texts, tokenizer):
     for ids in texts:
-        tokens = writer().tokenizer.show(ids)
+        tokens = tokenizer.show(ids)
         assert all(tokens)
         assert not re.search("[\ufffd\ud800-\udfff]", "".join(tokens))
     shown = call("texts => texts.map(ids => tokens.textOf(own.pieces(ids)))", texts)
@@ -136,11 +140,11 @@ def test_a_long_word_is_cut_between_characters(call):
 
 
 @pytest.mark.parametrize("width", [340, 680])
-def test_a_sentence_of_the_reader_shows_each_character_once_in_its_strip(width, call):
+def test_a_sentence_of_the_reader_shows_each_character_once_in_its_strip(width, call, tokenizer):
     lab = lab_named("heads")
     text = "Á é 中 🙂 e\u0301 x"
-    ids = writer().tokenizer.encode(text)
-    tokens = writer().tokenizer.pieces(text)
+    ids = tokenizer.encode(text)
+    tokens = tokenizer.pieces(text)
     A = [[[[1000 // (i + 1)] * (i + 1) for i in range(len(ids))]] * 6] * 6
     place = {"of": "", "model": "writer", "tokens": tokens, "A": A}
     state = fits(lab, sentence=None, place=place, token=2)

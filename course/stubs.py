@@ -11,8 +11,8 @@ import re
 import shutil
 from pathlib import Path
 
-from attnbook.course import borrowed
-from attnbook.course.borrowed import first_line
+from course import borrowed
+from course.borrowed import first_line
 
 CHAPTERS = {
     "single_head": ("single_head",),

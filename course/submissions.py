@@ -5,10 +5,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from attnbook.course.exercises import Exercise
-from attnbook.course.files import CELL, Piece, Pieces, in_words, kind_of
-from attnbook.course.judge import is_untouched
-from attnbook.course.jupyter import as_python, below_magic, imports_of, only_defines, with_imports
+from course.exercises import Exercise
+from course.files import CELL, Piece, Pieces, in_words, kind_of
+from course.judge import is_untouched
+from course.jupyter import as_python, below_magic, imports_of, only_defines, with_imports
 
 TASK = "task-"
 """What the name of a cell with a task begins with in a notebook for nbgrader."""

@@ -21,7 +21,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from attnbook.course import wire
+from course import wire
 
 FORKS = sys.platform == "linux"
 """On macOS the libraries beneath NumPy may not be forked: there a parent is itself the process of

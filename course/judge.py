@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from attnbook.course.blanks import blanks, filled, is_numbers, nothing, passed_on, wrong
-from attnbook.course.exercises import Exercise
-from attnbook.course.hidden import checks_of, is_report, outcome, seed_of, share_of
-from attnbook.course.jupyter import UNREADABLE
-from attnbook.course.limits import bounded
-from attnbook.course.parents import Parents
-from attnbook.course.session import THEIRS, USUAL, Ending, Limits, Session
+from course.blanks import blanks, filled, is_numbers, nothing, passed_on, wrong
+from course.exercises import Exercise
+from course.hidden import checks_of, is_report, outcome, seed_of, share_of
+from course.jupyter import UNREADABLE
+from course.limits import bounded
+from course.parents import Parents
+from course.session import THEIRS, USUAL, Ending, Limits, Session
 
 PASSED = "Right."
 NOTHING = "nothing handed in"

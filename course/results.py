@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnbook.course.assignments import heading, write_texts
-from attnbook.course.exercises import Exercise
-from attnbook.course.grading import Result
+from course.assignments import heading, write_texts
+from course.exercises import Exercise
+from course.grading import Result
 
 STYLE = "body{font:16px/1.5 sans-serif;max-width:45em;margin:2em auto;padding:0 1em}"
 STYLE += "td,th{padding:.2em .8em;text-align:left;vertical-align:top}"

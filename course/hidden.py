@@ -2,7 +2,7 @@
 
 The numbers follow from a secret, which no release holds, and the label of the exercise. The checks
 of the package are imported once more with another seed. In the chapter's own checks and assertions
-the seeds are replaced, and the sizes that `sizes` lists.
+the seeds are replaced, and the sizes that `sizes` draws.
 """
 
 import ast
@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from attnbook.course.exercises import Exercise
-from attnbook.course.sizes import resized
+from course.exercises import Exercise
+from course.sizes import resized
 
 VARIABLE = "ATTNBOOK_CHECK_SEED"
 """What `attnbook.check` reads when it is imported."""

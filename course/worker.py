@@ -29,8 +29,9 @@ from standins import FILE
 PLACES = ("stdlib", "platstdlib", "purelib", "platlib")
 """Python's names of the folders of its own library and of packages."""
 
-GRADER = ("check", "course")
-"""What no answer may read of attnbook, and nothing of its other rooms needs."""
+GRADER = os.path.dirname(__file__)
+CHECKS = "check"
+"""What no answer may read: this folder, and of attnbook the room that nothing else of it needs."""
 
 
 def real(uses: list[str]) -> dict[str, Any]:
@@ -68,7 +69,7 @@ class Worker:
             if isinstance(value, types.ModuleType) and value.__name__ in modules:
                 space[key] = modules[value.__name__]
         library = [path for path in sys.path if path not in about["packages"]]
-        sys.path[:] = [path for path in library if path != os.path.dirname(__file__)]
+        sys.path[:] = [path for path in library if path != GRADER]
         for name in ("limits", "standins", "wire"):
             del sys.modules[name]
         kept = limits.step_down(about["readable"])
@@ -170,7 +171,7 @@ def readable(library: str, packages: list[str]) -> list[str]:
     for module in list(sys.modules.values()):
         path = str(getattr(module, "__file__", None))
         inside = [folder for folder in packages if path.startswith(os.path.join(folder, ""))]
-        if inside:
+        if inside and os.path.dirname(path) != GRADER:
             found |= places(path, max(inside, key=len))
     if "attnbook.data.records" in sys.modules:  # in a checkout they lie outside of the package
         found.add(str(sys.modules["attnbook.data.records"].record_folder()))
@@ -178,11 +179,11 @@ def readable(library: str, packages: list[str]) -> list[str]:
 
 
 def places(path: str, folder: str) -> set[str]:
-    """Return what belongs to a module below a folder of packages; of attnbook not the grader."""
+    """Return what belongs to a module below a folder of packages; of attnbook not the checks."""
     name, *inner = os.path.relpath(path, folder).split(os.sep)
     place = os.path.join(folder, name)
     if name == "attnbook":
-        return {entry.path for entry in os.scandir(place) if entry.name not in GRADER}
+        return {entry.path for entry in os.scandir(place) if entry.name != CHECKS}
     if inner and not os.path.exists(os.path.join(place, "__init__.py")):  # of many packages
         return {os.path.dirname(path)}
     return {place, f"{place}.libs"}

@@ -5,7 +5,8 @@ import functools
 import re
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "attnbook"
 
 
 def chosen(tests: Path, places: list[str], files: set[str]) -> dict[str, str]:

@@ -10,13 +10,13 @@ from multiprocessing import get_context
 import numpy as np
 
 from attnbook.check.engine.sandbox import error_text
-from attnbook.course import variants
-from attnbook.course.exercises import Exercise
-from attnbook.course.judge import Mark, mark
-from attnbook.course.limits import hide_memory
-from attnbook.course.parents import FEW_THREADS, Parents, library
-from attnbook.course.session import USUAL, Limits
-from attnbook.course.submissions import Submission
+from course import variants
+from course.exercises import Exercise
+from course.judge import Mark, mark
+from course.limits import hide_memory
+from course.parents import FEW_THREADS, Parents, library
+from course.session import USUAL, Limits
+from course.submissions import Submission
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from attnbook.course.exercises import Exercise
-from attnbook.course.hidden import Printed
-from attnbook.course.installing import REQUIREMENTS
-from attnbook.course.judge import solved
+from course.exercises import Exercise
+from course.hidden import Printed
+from course.installing import REQUIREMENTS
+from course.judge import solved
 
 WIDTH = 88
 

@@ -16,19 +16,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from attnbook.course.assignments import ALLOWED, assertions, task
-from attnbook.course.blanks import blanks
-from attnbook.course.borrowed import first_line
-from attnbook.course.exercises import Exercise
-from attnbook.course.files import CELL
-from attnbook.course.hidden import redrawn, reseeded, seed_of
-from attnbook.course.installing import first_cell
-from attnbook.course.judge import Solved, solved
-from attnbook.course.sizes import resized
+from course.assignments import ALLOWED, assertions, task
+from course.blanks import blanks
+from course.borrowed import first_line
+from course.exercises import Exercise
+from course.files import CELL
+from course.hidden import redrawn, reseeded, seed_of
+from course.installing import first_cell
+from course.judge import Solved, solved
+from course.sizes import resized
 
 SOLUTION = "### BEGIN SOLUTION", "### END SOLUTION"
 HIDDEN = "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"
-GUARD = "from attnbook.course.blanks import guarded\n"
+GUARD = "from course.blanks import guarded\n"
 HELPERS = "Write the helpers of an answer into its cell: each answer is graded by itself."
 STUB = {"python": "...  # your code"}
 CONFIG = f'''"""Settings of nbgrader for this course."""
@@ -157,7 +157,7 @@ def hidden_test(exercise: Exercise, secret: str) -> str:
         code[1:] = reseeded(exercise.block, seed).splitlines()
     ours = any("check." in call for call in exercise.calls)
     head = [
-        *["from attnbook.course.hidden import checks\n"] * ours,
+        *["from course.hidden import checks\n"] * ours,
         f"def hidden_cases({f'hidden_check=checks({seed})' if ours else ''}):",
     ]
     return "\n".join(["# hidden cases", *_hidden(head, code, "hidden_cases()")])

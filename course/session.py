@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from attnbook.check.engine.sandbox import seconds_in_line
-from attnbook.course import wire
-from attnbook.course.exercises import Exercise
-from attnbook.course.limits import bounded
-from attnbook.course.parents import Looks, Parent, Parents
+from course import wire
+from course.exercises import Exercise
+from course.limits import bounded
+from course.parents import Looks, Parent, Parents
 
 IDLE_SECONDS = 20.0
 """Seconds of waiting, in all, after which a submission is ended: fewer than where a reader's own

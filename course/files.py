@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from attnbook.course.limits import bounded
+from course.limits import bounded
 
 LARGEST = 2**27
 """Bytes of the largest file that is opened, and of all that an archive holds: a notebook may be

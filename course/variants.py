@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from attnbook.course.assignments import program, task, visible_test, write_texts
-from attnbook.course.exercises import Exercise
-from attnbook.course.families import FAMILIES, varied
-from attnbook.course.hidden import seed_of
+from course.assignments import program, task, visible_test, write_texts
+from course.exercises import Exercise
+from course.families import FAMILIES, varied
+from course.hidden import seed_of
 
 CHECK = """\
 import numpy as np
@@ -179,7 +179,7 @@ def of(student: str, secret: str, exercises: Iterable[Exercise] = ()) -> list[Ex
     tasks = [make(drawn(label)) for label, make in TASKS.items()]
     return [
         *(task for task in tasks if not chapters or task.chapter in chapters),
-        *(varied(e, drawn(e.label)) for e in exercises if e.label in FAMILIES),
+        *(varied(e, drawn(e.label)) for e in exercises if e.variant),
     ]
 
 

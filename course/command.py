@@ -12,7 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
 
-from attnbook.course import (
+from course import (
     assignments,
     exercises,
     grading,
@@ -24,11 +24,11 @@ from attnbook.course import (
     submissions,
     variants,
 )
-from attnbook.course.borrowed import PACKAGE
-from attnbook.course.limits import hide_memory
-from attnbook.course.parents import parents
-from attnbook.course.session import Limits
-from attnbook.course.submissions import Submission
+from course.borrowed import ROOT
+from course.limits import hide_memory
+from course.parents import parents
+from course.session import Limits
+from course.submissions import Submission
 
 OUT = Path("_build/course")
 GRADES = Path("_build/grades")
@@ -39,21 +39,22 @@ LEAST_MEGABYTES = 1024
 """With less of them a right answer gets no points where its process loads Triton."""
 
 
-def add(commands: argparse._SubParsersAction) -> None:
-    """Add both commands to a command line."""
-    words = "make assignments from the exercises of the book"
-    course = commands.add_parser("course", help=words, description=f"{words.capitalize()}.")
-    words = "mark what students have handed in"
-    grade = commands.add_parser("grade", help=words, description=f"{words.capitalize()}.")
-    for parser in (course, grade):
+def main(arguments: list[str]) -> int:
+    """Run one of both commands and return the exit status, 1 if a file is not there."""
+    parser = argparse.ArgumentParser(prog="python -m attnbook")
+    commands = parser.add_subparsers(dest="command", required=True)
+    words = "Make assignments from the exercises of the book."
+    course = commands.add_parser("course", description=words)
+    grade = commands.add_parser("grade", description="Mark what students have handed in.")
+    for each in (course, grade):
         words = f"what make book writes; default: {exercises.WRITTEN}"
-        parser.add_argument("--exercises", type=Path, default=exercises.WRITTEN, help=words)
+        each.add_argument("--exercises", type=Path, default=exercises.WRITTEN, help=words)
         words = f"default: {SECRET}; in grade, - reads it from the standard input"
-        parser.add_argument("--secret", type=Path, default=SECRET, help=words)
-        parser.add_argument("--chapter", action="append", help="a chapter; all by default")
+        each.add_argument("--secret", type=Path, default=SECRET, help=words)
+        each.add_argument("--chapter", action="append", help="a chapter; all by default")
         words = "a file with a name in each line; in course it makes variants, and grade compares "
         words += "the folders with it, by default with the folders of variants"
-        parser.add_argument("--students", type=Path, help=words)
+        each.add_argument("--students", type=Path, help=words)
     course.add_argument("--out", type=Path, default=OUT, help=f"default: {OUT}")
     course.add_argument("--verify", action="store_true", help="grade every solution, too")
     course.set_defaults(run=make)
@@ -70,10 +71,7 @@ def add(commands: argparse._SubParsersAction) -> None:
         "--megabytes", type=_at_least(LEAST_MEGABYTES), default=Limits.megabytes, help="of memory"
     )
     grade.set_defaults(run=mark)
-
-
-def run(chosen: argparse.Namespace) -> int:
-    """Run the chosen command and return the exit status, 1 if a file is not there."""
+    chosen = parser.parse_args(arguments)
     try:
         return chosen.run(chosen)
     except OSError as error:
@@ -97,8 +95,8 @@ def make(chosen: argparse.Namespace) -> int:
         by_hand = sum(not exercise.is_checked for exercise in asked)
         print(f"{chapter}: {len(asked)} exercises, {by_hand} of them read by a person", flush=True)
     variants.write(students, secret, chosen.out / "variants", every)
-    if stubs.is_repository(root := PACKAGE.parent):
-        stubs.write(root, chosen.out / "package")
+    if stubs.is_repository(ROOT):
+        stubs.write(ROOT, chosen.out / "package")
     kept = f"{chosen.out / 'solutions'}, {chosen.out / 'nbgrader/source'} and {chosen.secret}"
     print(f"Students get {chosen.out / 'release'}, the folder package beside it, and what nbgrader")
     print("releases. The folder of a student in variants is for this student.")

@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 WRITTEN = Path("_build/exercises")
 """Where `make book` writes them, from the root of the repository."""
@@ -41,6 +42,8 @@ class Exercise:
         What `given` and `answer` use of attnbook, such as ``masking.causal``.
     missing : list of str
         Names that the chapter gives nowhere but in another solution.
+    variant, sizes : dict
+        Passages with what stands in their place, in a student's own task and in hidden cases.
     """
 
     chapter: str
@@ -61,6 +64,8 @@ class Exercise:
     stub: str = ""
     uses: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    variant: dict[str, str] = field(default_factory=dict)
+    sizes: dict[str, str] = field(default_factory=dict)
 
     def __hash__(self) -> int:
         return hash((self.label, self.text, self.answer))
@@ -105,3 +110,15 @@ def read(folder: Path = WRITTEN) -> dict[str, list[Exercise]]:
             uses = sorted({*own.pop("uses"), *PASSED.get(own["label"], ())})
             chapter.append(Exercise(written["chapter"], **own, uses=uses))
     return found
+
+
+def replaced(text: str, passages: dict[str, str], *drawn: Any, **named: Any) -> str:
+    """Return a text with other passages in the place of some, all at once.
+
+    What is drawn stands in the new passages, where these have braces.
+
+    >>> replaced("4 keys, 45 queries", {"4": "{n}", "45": "{n} + 1"}, n=7)
+    '7 keys, 7 + 1 queries'
+    """
+    passage = re.compile("|".join(map(re.escape, sorted(passages, key=len, reverse=True))))
+    return passage.sub(lambda found: passages[found[0]].format(*drawn, **named), text)
