@@ -49,8 +49,10 @@ def checks(seed: int) -> types.ModuleType:
     os.environ[VARIABLE] = str(seed)
     try:
         found = importlib.import_module("attnbook.check")
-        found.engine.present = lambda: ["numpy"]  # what a submission is given
-        found.sandbox.IDLE_SECONDS = math.inf  # the computing is done elsewhere
+        for name in found.__all__:  # now, and not when one is asked for
+            getattr(found, name)
+        found.engine.run.present = lambda: ["numpy"]  # what a submission is given
+        found.engine.sandbox.IDLE_SECONDS = math.inf  # the computing is done elsewhere
         return found
     finally:
         os.environ.pop(VARIABLE)

@@ -20,6 +20,7 @@ from sphinx_design.shared import create_component
 
 from attnbook import check
 from attnbook.check.engine.steps import WHOLE, Check, Mistake
+from attnbook.check.engine.text import Text
 
 MOST = 5
 TITLE = "Common mistakes"
@@ -32,19 +33,15 @@ PLACE = re.compile(r"\{(\w+)[^}]*\}")
 def tables() -> dict[str, tuple[Mistake, ...]]:
     """Return the mistakes that each check knows, by the name of the check."""
     found: dict[str, tuple[Mistake, ...]] = {}
-    for module in pkgutil.iter_modules(check.__path__):
-        for value in vars(importlib.import_module(f"attnbook.check.{module.name}")).values():
+    for module in pkgutil.walk_packages(check.__path__, "attnbook.check."):
+        for value in vars(importlib.import_module(module.name)).values():
             for one in value.values() if isinstance(value, dict) else [value]:
                 if isinstance(one, Check):
                     found.setdefault(one.name.partition(",")[0], one.mistakes)
     for name in set(check.__all__) - set(found):
         module = importlib.import_module(getattr(check, name).__module__)
-        texts = [  # a check without steps has its sentences alone
-            value
-            for value in vars(module).values()
-            if isinstance(value, dict) and all(isinstance(x, str) for x in value.values())
-        ]
-        found[name] = tuple(Mistake(*pair) for pair in max(texts, key=len, default={}).items())
+        texts = [value for value in vars(module).values() if isinstance(value, Text)]
+        found[name] = tuple(m for text in texts for table in text.tables.values() for m in table)
     return {name: table for name, table in found.items() if table}
 
 

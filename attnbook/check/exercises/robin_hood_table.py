@@ -10,7 +10,7 @@ from attnbook.check.engine.calls import Finding, Found, kind_of
 from attnbook.check.engine.report import Report
 from attnbook.check.engine.sandbox import describe_error
 from attnbook.check.properties.probing import budget_of, described, report_of
-from attnbook.check.shared.table_mistakes import MESSAGES, diagnose
+from attnbook.check.shared.table_mistakes import TEXT, diagnose
 from attnbook.check.shared.table_runs import (
     N_SLOTS,
     Failure,
@@ -121,7 +121,7 @@ def _look_at(tables: Tables) -> None:
         raise Found(Finding("missing method", message))
     if found.get("shared"):  # an error is looked at in a run of its own
         detail = "After insert(5, 10) into one table, get(5) of a new one returned 10."
-        raise Found(Finding("shared storage", MESSAGES["shared storage"], detail))
+        raise Found(Finding("shared storage", TEXT.sentences["shared storage"], detail))
 
 
 def _judge(tables: Tables) -> Finding | None:
@@ -145,7 +145,9 @@ def _judge(tables: Tables) -> Finding | None:
     if n_slots > max(64, 8 * (tables.n_slots or 0)):
         name = "tombstones never freed"
         detail = f"After {ROUNDS} insertions and deletions of new keys it has {n_slots} slots."
-        return Finding(name, MESSAGES[name], f"{detail} No more than {LIVE + 1} keys were stored.")
+        return Finding(
+            name, TEXT.sentences[name], f"{detail} No more than {LIVE + 1} keys were stored."
+        )
     return None
 
 
@@ -275,7 +277,7 @@ def _look_at_displacements(tables: Tables) -> Finding | None:
         for name in (name for name, is_wrong in wrong.items() if is_wrong):
             shown = ", ".join(f"{x:g}" for x in distances[:12])
             detail = f"After {n} insertion{'s' * (n > 1)} of random keys it begins with {shown}."
-            return Finding(name, MESSAGES[name], detail)
+            return Finding(name, TEXT.sentences[name], detail)
     if not found or found[-1][0] < 1000:  # no time left
         return None
     distances = max((x for n, x in found if n >= 1000), key=np.mean)
