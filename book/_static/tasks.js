@@ -29,6 +29,7 @@
   const shelf = `attnbook place ${location.pathname}`;
   const MOVES = ["wheel", "touchstart", "pointerdown", "keydown"];
   const HEAD = 80; // below the bar along the top
+  const LATE = 3000; // ms after the page is loaded in which something may still come
 
   let release = () => {};
   const named = (hash) => document.getElementById(decodeURIComponent(hash.slice(1)));
@@ -59,7 +60,7 @@
       for (const type of MOVES) removeEventListener(type, release, true);
     };
     for (const type of MOVES) addEventListener(type, release, true);
-    const later = () => setTimeout(release, 3000);
+    const later = () => setTimeout(release, LATE);
     if (document.readyState === "complete") later();
     else addEventListener("load", later);
   }
@@ -106,10 +107,11 @@
       release();
       layOutTo(asked);
     });
-  } else {
-    addEventListener("hashchange", () => {
-      const asked = named(location.hash);
-      if (asked) land(asked);
-    });
   }
+  let isWhole = false; // until then what is still to come moves a place
+  addEventListener("load", () => setTimeout(() => (isWhole = true), LATE));
+  addEventListener("hashchange", () => {
+    const asked = named(location.hash);
+    if (asked && !(isWhole && window.navigation)) land(asked);
+  });
 })();
