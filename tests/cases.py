@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import attnbook
+from attnbook import kernels
 
 WEEKLY = bool(os.environ.get("ATTNBOOK_WEEKLY"))
 """Whether the long tests run, too."""
@@ -47,6 +48,12 @@ def load(path: Path) -> ModuleType:
     finally:
         sys.path.remove(str(path.parent))
     return module
+
+
+def recorded(function: Any, *arguments: Any, **options: Any) -> tuple[Any, list[Any]]:
+    """Return the output of a function, and the attention weights of each of its calls."""
+    recorder = kernels.Recorder()
+    return function(*arguments, **options, impl=recorder), recorder.weights
 
 
 def every_day(few: Iterable[Any], cases: Iterable[Any]) -> list[Any]:

@@ -13,13 +13,14 @@ matrix of weights, and that `attnbook.attention_vjp` and PyTorch's autograd call
 
 where ``log_total``, of shape (..., n_q, 1), is the logarithm of each row's sum of exponentials
 (`tiled` keeps it as two numbers).
-Nothing here is imported before it is asked for.
+Only the reference and `Recorder` are imported before they are asked for.
 
 In the place of a name, ``impl=`` takes a function of your own with the signature of ``attention``.
 It is called with the arguments by their places. The mask is boolean, True = may attend, or None,
 and ``is_causal`` says whether later keys are hidden too, the last query at the last key; both
 broadcast to the scores. The heads of many share one call, (..., h, n, d), and grouped keys and
-values are repeated for it. PyTorch's autograd goes through whatever it does.
+values are repeated for it. PyTorch's autograd goes through whatever it does. `Recorder` is such a
+function: it keeps the attention weights.
 """
 
 import importlib
@@ -31,6 +32,8 @@ from types import ModuleType
 from attnbook.arrays.arguments import check_float, check_same_home
 from attnbook.arrays.array import Array, array_namespace, broadcast_shapes, dtype_name, library
 from attnbook.arrays.move import how_to_install
+from attnbook.kernels import naive
+from attnbook.kernels.recorder import Recorder as Recorder
 
 REFERENCE = "reference"
 
@@ -96,7 +99,7 @@ LADDER = (
     Kernel("cupy_tiled", ("cupy",), "cuda", _SINGLE, "cupy", "tiled", "tiles in shared memory"),
     Kernel("triton", ("torch",), "cuda", _SINGLE, "triton", "tiled", "the matrix units", True),
 )
-"""The implementations beside the reference, from the plainest to the fastest of each device."""
+"""The implementations, from the reference, which is the first, to the fastest of each device."""
 
 KERNELS = {kernel.name: kernel for kernel in LADDER}
 IMPLS = (REFERENCE, *KERNELS)
@@ -150,6 +153,8 @@ def _kind(x: Array) -> str:
 
 def attention(impl, query, key, value, mask, bias, scale, is_causal):
     """Return the output of `impl` for checked arrays; differentiable for PyTorch's tensors."""
+    if impl == REFERENCE:
+        return naive.attention(query, key, value, mask, bias, scale, is_causal)
     if callable(impl):
         return _attention_by(impl, query, key, value, mask, bias, scale, is_causal)
     if _is_foreign(query):

@@ -6,6 +6,7 @@ from array_api_compat import device
 
 from attnbook.arrays.array import accumulation_dtype, array_namespace, broadcast_shapes
 from attnbook.arrays.attention_arguments import causal_mask
+from attnbook.kernels.naive import scores_of
 
 
 def widen(query, *others):
@@ -32,22 +33,15 @@ def tile_of(x, rows, columns):
     return x if x.ndim == 0 or x.shape[-1] == 1 else x[..., columns]
 
 
-def scores_of(query, key, mask, bias, scale, is_causal, rows, columns):
+def tile_scores(query, key, mask, bias, scale, is_causal, rows, columns):
     """Return the scores of a tile, −∞ where a query may not attend."""
-    xp = array_namespace(query)
-    n_q, n_k = query.shape[-2], key.shape[-2]
-    # (..., rows, d_k) times (..., d_k, columns)
-    part = xp.matrix_transpose(key[..., columns, :])
-    scores = xp.matmul(query[..., rows, :] * scale, part)
-    if bias is not None:
-        scores = scores + tile_of(bias, rows, columns)
+    offset = key.shape[-2] - query.shape[-2]
     seen = None if mask is None else tile_of(mask, rows, columns)
-    if is_causal and columns.stop - 1 > rows.start + n_k - n_q:  # the tile crosses the diagonal
-        causal = causal_mask(query, rows, columns, n_k - n_q)
+    if is_causal and columns.stop - 1 > rows.start + offset:  # the tile crosses the diagonal
+        causal = causal_mask(query, rows, columns, offset)
         seen = causal if seen is None else seen & causal
-    if seen is None:
-        return scores
-    return xp.where(seen, scores, xp.full_like(scores, -xp.inf))
+    bias = None if bias is None else tile_of(bias, rows, columns)
+    return scores_of(query[..., rows, :], key[..., columns, :], seen, bias, scale)
 
 
 def head_by_head(function, shapes, *arrays):

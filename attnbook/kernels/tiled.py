@@ -11,7 +11,7 @@ from array_api_compat import device
 from attnbook.arrays.array import array_namespace
 from attnbook.arrays.empty_rows import finite, or_one
 from attnbook.kernels.running_softmax import merge_of, read_of
-from attnbook.kernels.score_tiles import head_by_head, later, scores_of, tiles, widen
+from attnbook.kernels.score_tiles import head_by_head, later, tile_scores, tiles, widen
 
 ROWS, COLUMNS = 512, 1024  # 2 MiB of scores in float32
 
@@ -47,7 +47,7 @@ def forward_of_head(q, k, v, mask, bias, scale, is_causal):
         for columns in tiles(n_k, COLUMNS):
             if is_causal and later(rows, columns, n_q, n_k):
                 break
-            scores = scores_of(q, k, mask, bias, scale, is_causal, rows, columns)
+            scores = tile_scores(q, k, mask, bias, scale, is_causal, rows, columns)
             part = read_of(scores, v[columns, :])
             state = part if state is None else merge_of(state, part)
         if state is None:  # no key is there, or all come later
@@ -89,7 +89,7 @@ def backward_of_head(q, k, v, mask, bias, scale, is_causal, output, log_total, g
         for j, columns in enumerate(columns_of):
             if is_causal and later(rows, columns, n_q, n_k):
                 break
-            scores = scores_of(q, k, mask, bias, scale, is_causal, rows, columns)
+            scores = tile_scores(q, k, mask, bias, scale, is_causal, rows, columns)
             weights = xp.exp(scores - maximum[rows, :] - log_total[rows, :])
             of_rows = grad_output[rows, :]
             grad_weights = xp.matmul(of_rows, xp.matrix_transpose(v[columns, :]))

@@ -78,27 +78,6 @@ class BertWeights(Weights):
             raise ValueError(f"all parts must have one width d_model, got {listed}")
 
 
-def bert_with_weights(
-    ids: Annotated[Array, "... n"],
-    weights: BertWeights,
-    mask: Annotated[Array, "..."] | None = None,
-    *,
-    token_types: Annotated[Array, "... n"] | None = None,
-) -> tuple[Annotated[Array, "... n d_model"], tuple[Array, ...]]:
-    """Return the output of `bert` and the attention weights of every layer.
-
-    The parameters and what is raised are those of `bert`;
-    there is no `impl`, since the reference alone keeps the weights.
-
-    Returns
-    -------
-    output : array, shape (..., n, d_model)
-    A : tuple of arrays, shape (..., h, n, n), one a layer
-    """
-    _check(ids, weights, mask, token_types)
-    return bert_of(ids, weights, mask, token_types)
-
-
 def bert(
     ids: Annotated[Array, "... n"],
     weights: BertWeights,
@@ -128,6 +107,7 @@ def bert(
     -------
     array, shape (..., n, d_model)
         Of the dtype of the weights. Rows of padding hold numbers that mean nothing.
+        ``impl=kernels.Recorder()`` keeps the attention weights of every layer.
 
     Raises
     ------
@@ -157,7 +137,7 @@ def bert(
     """
     check_impl(impl)
     _check(ids, weights, mask, token_types)
-    return bert_of(ids, weights, mask, token_types, impl)[0]
+    return bert_of(ids, weights, mask, token_types, impl)
 
 
 def _check(ids, weights, mask, token_types):

@@ -22,17 +22,12 @@ from attnbook.data.records import packed
 from attnbook.decoding.generate import stream
 from attnbook.decoding.sampling import sampler
 from attnbook.decoding.speculative import speculative_stream
-from attnbook.kernels import REFERENCE, Impl
+from attnbook.kernels import REFERENCE, Impl, Recorder
 from attnbook.masking import causal
 from attnbook.single_head.softmax import log_softmax
 from attnbook.transformers.decoder import decoder
 from attnbook.transformers.stack import DecoderWeights
-from attnbook.transformers.transformer import (
-    check_tokens,
-    placed_tokens,
-    transformer,
-    transformer_with_weights,
-)
+from attnbook.transformers.transformer import check_tokens, placed_tokens, transformer
 from attnbook.transformers.weights import TransformerWeights
 
 
@@ -112,8 +107,9 @@ class LanguageModel:
         """
         if not self.weights.decoder.layers:
             raise ValueError("weights must have at least 1 layer to attend, got 0")
-        _, A = transformer_with_weights(None, self.ids(text), self.weights)
-        return np.stack([move(one, "numpy") for one in A["decoder"]])
+        recorder = Recorder()
+        transformer(None, self.ids(text), self.weights, impl=recorder)
+        return np.stack([move(A, "numpy") for A in recorder.weights])
 
     def stream(self, text: str, layer: int) -> Annotated[Array, "n d_model"]:
         """Return the residual stream of `text` before `layer`: 0 is the embedding, with positions.
@@ -138,7 +134,7 @@ class LanguageModel:
 
         def keep(query, key, value, mask, bias, scale, is_causal):
             seen.append((query, key, value))
-            return kernels.attention("naive", query, key, value, mask, bias, scale, is_causal)
+            return kernels.attention(REFERENCE, query, key, value, mask, bias, scale, is_causal)
 
         self._through(text, layer + 1, keep)
         return seen[layer]

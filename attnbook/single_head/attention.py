@@ -2,8 +2,8 @@ r"""Attention: every query takes a weighted mean of the values.
 
 .. math:: \operatorname{Attention}(Q, K, V) = \operatorname{softmax}(\beta\,QK^\top + B)\,V
 
-The mathematics comes first, and is what the book prints. The three public functions below it
-check their arrays and call it.
+The formula is the first rung of the ladder, `attnbook.kernels.naive`. The three public functions
+check their arrays and call it, or what `impl` names. What pulls gradients back stands here.
 """
 
 from typing import Annotated
@@ -12,29 +12,7 @@ from attnbook import kernels
 from attnbook.arrays.arguments import check_floats
 from attnbook.arrays.array import Array, array_namespace, broadcast_shapes, sum_to_shape
 from attnbook.arrays.attention_arguments import check_attention, to_compute
-from attnbook.single_head.softmax import softmax_of
-
-
-def scores_of(query, key, mask, bias, scale):
-    xp = array_namespace(query)
-    # (..., n_q, d_k) times (..., d_k, n_k)
-    scores = xp.matmul(query * scale, xp.matrix_transpose(key))
-    if bias is not None:
-        scores = scores + bias
-    if mask is not None:
-        scores = xp.where(mask, scores, xp.full_like(scores, -xp.inf))
-    return scores
-
-
-def weights_of(query, key, mask, bias, scale):
-    """Return the weights of attention, of checked arrays in the dtype to compute in."""
-    return softmax_of(scores_of(query, key, mask, bias, scale), axis=-1)
-
-
-def _attention(query, key, value, mask, bias, scale):
-    xp = array_namespace(query)
-    weights = weights_of(query, key, mask, bias, scale)
-    return xp.matmul(weights, value)  # (..., n_q, d_v)
+from attnbook.kernels.naive import weights_of
 
 
 def _attention_vjp(query, key, value, grad_output, mask, bias, scale):
@@ -152,7 +130,8 @@ def attention(
         Who computes it: ``"reference"``, the function printed in the book, or a faster one of
         `attnbook.kernels.LADDER`. None falls back to another; `backends` says which can run here.
         Or a function of your own, ``f(query, key, value, mask, bias, scale, is_causal)``: so your
-        attention runs inside any model of this package.
+        attention runs inside any model of this package. A `kernels.Recorder` is one that keeps the
+        attention weights.
 
     Returns
     -------
@@ -199,11 +178,7 @@ def attention(
     kernels.check_impl(impl)
     arrays = {"query": query, "key": key, "value": value}
     scale = check_attention(arrays, mask, bias, scale, is_causal)
-    if impl != kernels.REFERENCE:
-        return kernels.attention(impl, query, key, value, mask, bias, scale, is_causal)
-    (q, k, v), mask, bias = to_compute([query, key, value], mask, bias, is_causal)
-    output = _attention(q, k, v, mask, bias, scale)
-    return array_namespace(query).astype(output, query.dtype, copy=False)
+    return kernels.attention(impl, query, key, value, mask, bias, scale, is_causal)
 
 
 def attention_vjp(

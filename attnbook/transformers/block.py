@@ -5,6 +5,7 @@ widths, which must therefore agree (claim 16).
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -30,12 +31,12 @@ def transformer_block_of(x, weights, mask, impl=REFERENCE):
         query, key, value = [
             project(x, matrix) for matrix in (weights.W_query, weights.W_key, weights.W_value)
         ]
-        mixed, A = multi_head_attention_of(query, key, value, weights.attention, mask, impl=impl)
-        return project(mixed, weights.W_attended), A
+        mixed = multi_head_attention_of(query, key, value, weights.attention, mask, impl=impl)
+        return project(mixed, weights.W_attended)
 
-    x, A = residual(x, attend, weights.attention_norm, "post", None)
-    feed = lambda y: (project(y, weights.W_output), None)  # noqa: E731
-    return residual(x, feed, weights.output_norm, "post", None)[0], A
+    x = residual(x, attend, weights.attention_norm, "post", None)
+    feed = partial(project, matrix=weights.W_output)
+    return residual(x, feed, weights.output_norm, "post", None)
 
 
 # The weights, and the functions, which check what they are given.
@@ -117,25 +118,6 @@ class TransformerBlockWeights(Weights):
         )
 
 
-def transformer_block_with_weights(
-    x: Annotated[Array, "... n d_model"],
-    weights: TransformerBlockWeights,
-    mask: Annotated[Array, "..."] | None = None,
-) -> tuple[Annotated[Array, "... n d_model"], Annotated[Array, "... h n n"]]:
-    """Return the output of `transformer_block` and the attention weights of every head.
-
-    The parameters and what is raised are those of `transformer_block`;
-    there is no `impl`, since the reference alone keeps the weights.
-
-    Returns
-    -------
-    output : array, shape (..., n, d_model)
-    A : array, shape (..., h, n, n)
-    """
-    _check(x, weights, mask)
-    return transformer_block_of(x, weights, mask)
-
-
 def transformer_block(
     x: Annotated[Array, "... n d_model"],
     weights: TransformerBlockWeights,
@@ -180,7 +162,7 @@ def transformer_block(
     """
     check_impl(impl)
     _check(x, weights, mask)
-    return transformer_block_of(x, weights, mask, impl)[0]
+    return transformer_block_of(x, weights, mask, impl)
 
 
 def _check(x, weights, mask):

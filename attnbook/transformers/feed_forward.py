@@ -29,7 +29,7 @@ def feed_forward_of(x, weights, drop=None):
         hidden = activate(hidden)  # (..., n, d_ff)
     if drop is not None:
         hidden = drop(hidden)
-    return project(hidden, weights.W_2, weights.b_2), None
+    return project(hidden, weights.W_2, weights.b_2)
 
 
 # The weights, and the functions, which check what they are given.
@@ -217,4 +217,4 @@ def feed_forward(
     check_part("weights", weights, FeedForwardWeights, GatedFeedForwardWeights)
     check_floats(x=x, weights=weights.W_1)
     check_width("x", x, weights.W_1.shape[0])
-    return feed_forward_of(x, weights)[0]
+    return feed_forward_of(x, weights)

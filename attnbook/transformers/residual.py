@@ -13,13 +13,13 @@ ORDERS = ("pre", "post")
 
 
 def residual(x, sublayer, norm, order, drop):
-    """Add to `x` what `sublayer` makes of it; also return what else it returned."""
-    y, other = sublayer(NORMALIZED[type(norm)](x, norm) if order == "pre" else x)
+    """Add to `x` what `sublayer` makes of it."""
+    y = sublayer(NORMALIZED[type(norm)](x, norm) if order == "pre" else x)
     total = x + (y if drop is None else drop(y))
     if str(x.dtype).endswith(("float16", "f2")):
         check_overflow(x, total)
     x = total
-    return (x if order == "pre" else NORMALIZED[type(norm)](x, norm)), other
+    return x if order == "pre" else NORMALIZED[type(norm)](x, norm)
 
 
 def check_overflow(x, total):

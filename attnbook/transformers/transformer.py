@@ -25,18 +25,16 @@ from attnbook.transformers.weights import TransformerWeights
 def transformer_of(
     source, target, weights, source_mask, target_mask, memory_mask, is_causal, drop, impl=REFERENCE
 ):
-    memory, A = encode(source, weights, source_mask, drop=drop, impl=impl)
+    memory = encode(source, weights, source_mask, drop=drop, impl=impl)
     heads = memory_keys_and_values(memory, weights.decoder.layers)
     how = {"drop": drop, "impl": impl, "is_causal": is_causal}
-    logits, (own, cross) = decode(target, heads, weights, target_mask, memory_mask, **how)
-    cross = cross if weights.encoder is not None else ()
-    return logits, {"encoder": A, "decoder": own, "cross": cross}
+    return decode(target, heads, weights, target_mask, memory_mask, **how)
 
 
 def encode(source, weights, mask=None, *, drop=None, impl=REFERENCE):
-    """Return what the encoder makes of the source, and its attention weights."""
+    """Return what the encoder makes of the source, or None where there is no encoder."""
     if weights.encoder is None:
-        return None, ()
+        return None
     x = placed_tokens(source, weights.embedding("source"), weights.source_positions, weights)
     x = x if drop is None else drop(x)
     return encoder_of(x, weights.encoder, mask, drop, weights.positions == "rotary", impl=impl)
@@ -45,7 +43,7 @@ def encode(source, weights, mask=None, *, drop=None, impl=REFERENCE):
 def decode(
     target, memory, weights, mask=None, memory_mask=None, *, start=0, last=False, drop=None, **how
 ):
-    """Return the logits of `target`, or of its `last` token alone, and the attention weights.
+    """Return the logits of `target`, or of its `last` token alone.
 
     `memory` are its keys and values. The first token stands at `start`, after what the cache
     ``past=`` holds; `impl` and `is_causal` say how it attends.
@@ -53,8 +51,8 @@ def decode(
     x = placed_tokens(target, weights.target_embedding, weights.target_positions, weights, start)
     x = x if drop is None else drop(x)
     how |= {"drop": drop, "start": start, "rotate": weights.positions == "rotary"}
-    x, others = decoder_of(x, memory, weights.decoder, mask, memory_mask, **how)
-    return logits_of(x[..., -1:, :] if last else x, weights), others
+    x = decoder_of(x, memory, weights.decoder, mask, memory_mask, **how)
+    return logits_of(x[..., -1:, :] if last else x, weights)
 
 
 def placed_tokens(tokens, table, positions, weights, start=0):
@@ -80,34 +78,6 @@ def logits_of(x, weights):
 
 
 # The functions, which check what they are given.
-
-
-def transformer_with_weights(
-    source: Annotated[Array, "..."] | None,
-    target: Annotated[Array, "..."],
-    weights: TransformerWeights,
-    *,
-    source_mask: Annotated[Array, "..."] | None = None,
-    target_mask: Annotated[Array, "..."] | None = None,
-    memory_mask: Annotated[Array, "..."] | None = None,
-    is_causal: bool = True,
-    drop: Callable[[Array], Array] | None = None,
-) -> tuple[Annotated[Array, "... n_t V_t"], dict[str, tuple[Array, ...]]]:
-    """Return the logits of `transformer` and all attention weights.
-
-    The parameters and what is raised are those of `transformer`;
-    there is no `impl`, since the reference alone keeps the weights.
-
-    Returns
-    -------
-    logits : array, shape (..., n_t, V_t)
-    A : dict of tuples of arrays, one a layer
-        ``"encoder"`` (..., h, n_s, n_s), ``"decoder"`` (..., h, n_t, n_t) and ``"cross"``
-        (..., h, n_t, n_s). A tuple is empty where there is no such attention.
-    """
-    given = (source, target, weights, source_mask, target_mask)
-    memory_mask = _check(*given, memory_mask, is_causal, drop)
-    return transformer_of(*given, memory_mask, is_causal, drop)
 
 
 def transformer(
@@ -156,8 +126,9 @@ def transformer(
     Returns
     -------
     array, shape (..., n_t, V_t), or (..., n_t, d_model) without embeddings and output
-        Logits; `softmax` makes probabilities of them. `transformer_with_weights` also returns all
-        attention weights.
+        Logits; `softmax` makes probabilities of them. ``impl=kernels.Recorder()`` keeps all
+        attention weights: those of the encoder, and then those of each decoder layer over the
+        target and over the source.
 
     Raises
     ------
@@ -187,7 +158,7 @@ def transformer(
     check_impl(impl)
     given = (source, target, weights, source_mask, target_mask)
     memory_mask = _check(*given, memory_mask, is_causal, drop)
-    return transformer_of(*given, memory_mask, is_causal, drop, impl)[0]
+    return transformer_of(*given, memory_mask, is_causal, drop, impl)
 
 
 def _check(source, target, weights, source_mask, target_mask, memory_mask, is_causal, drop):

@@ -75,7 +75,7 @@ def test_heads_are_read_without_the_layers_above_them(monkeypatch):
         kernels, "attention", lambda *given: calls.append(given[0]) or attend(*given)
     )
     small().heads(TEXT, 1)
-    assert calls.count("naive") == 2  # as many layers as are needed
+    assert calls.count("reference") == 2  # as many layers as are needed
 
 
 def test_the_model_runs_in_pytorch():

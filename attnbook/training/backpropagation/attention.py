@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 from attnbook.arrays.array import Array, array_namespace, sum_to_shape
 from attnbook.arrays.projections import project
+from attnbook.kernels.naive import weights_of
 from attnbook.multi_head.heads import merge_heads_of, repeat_heads, split_heads_of
 from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.positions.piece import AttentionPositions
-from attnbook.single_head.attention import weights_of
 from attnbook.training.backpropagation.linear import linear_vjp
 
 
