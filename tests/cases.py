@@ -56,6 +56,24 @@ def recorded(function: Any, *arguments: Any, **options: Any) -> tuple[Any, list[
     return function(*arguments, **options, impl=recorder), recorder.weights
 
 
+def calls_in_package(function: Any, *arguments: Any, **options: Any) -> list[tuple[str, str]]:
+    """Return file and name of each Python function of the package that a warm call runs."""
+    root, calls = attnbook.__path__[0], []
+
+    def count(frame, event, argument):
+        if event == "call" and frame.f_code.co_filename.startswith(root):
+            calls.append((frame.f_code.co_filename, frame.f_code.co_name))
+
+    function(*arguments, **options)
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        function(*arguments, **options)
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
 def every_day(few: Iterable[Any], cases: Iterable[Any]) -> list[Any]:
     """Return the parameters of a long test: a few of `cases` in every run, all of them weekly."""
     return list(cases if WEEKLY else few)

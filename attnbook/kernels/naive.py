@@ -7,14 +7,16 @@ must agree with it. Each step makes a new array of n_q × n_k numbers per head, 
 memory and back. Any library, any device; gradients flow through PyTorch's autograd.
 """
 
-from attnbook.arrays.array import Array, array_namespace
-from attnbook.arrays.attention_arguments import to_compute
-from attnbook.arrays.empty_rows import finite, maximum, or_one
+from typing import Any
+
+from attnbook.arrays.array import Array, accumulation_dtype, array_namespace
+from attnbook.arrays.attention_arguments import and_causal
+from attnbook.arrays.empty_rows import or_one, shift
 
 
 def softmax_of(x: Array, axis: int) -> Array:
     xp = array_namespace(x)
-    weights = xp.exp(x - finite(maximum(x, axis)))
+    weights = xp.exp(x - shift(x, axis))
     return weights / or_one(xp.sum(weights, axis=axis, keepdims=True))
 
 
@@ -32,10 +34,27 @@ def scores_of(
 
 
 def weights_of(
-    query: Array, key: Array, mask: Array | None, bias: Array | None, scale: float
+    query: Array,
+    key: Array,
+    mask: Array | None,
+    bias: Array | None,
+    scale: float,
+    is_causal: bool = False,
 ) -> Array:
-    """Return the weights of attention, of checked arrays in the dtype to compute in."""
+    """Return the weights of checked arrays, in the dtype to compute in."""
+    xp = array_namespace(query)
+    if is_causal:
+        mask = and_causal(mask, query, key)
+    if query.dtype not in (xp.float32, xp.float64):
+        query, key, bias = widen(query, key, bias)
     return softmax_of(scores_of(query, key, mask, bias, scale), axis=-1)
+
+
+def widen(query: Array, *others: Array | None) -> list[Any]:
+    """Return the arrays in the dtype to compute in, float32 for half precision; None stays None."""
+    xp = array_namespace(query)
+    wide = accumulation_dtype(xp, query.dtype)
+    return [x if x is None else xp.astype(x, wide, copy=False) for x in (query, *others)]
 
 
 def attention(
@@ -49,6 +68,6 @@ def attention(
 ) -> Array:
     """Return the output; about four arrays of all scores at once."""
     xp = array_namespace(query)
-    (q, k, v), mask, bias = to_compute([query, key, value], mask, bias, is_causal)
-    output = xp.matmul(weights_of(q, k, mask, bias, scale), v)  # (..., n_q, d_v)
+    weights = weights_of(query, key, mask, bias, scale, is_causal)
+    output = xp.matmul(weights, xp.astype(value, weights.dtype, copy=False))  # (..., n_q, d_v)
     return xp.astype(output, query.dtype, copy=False)

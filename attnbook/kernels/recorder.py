@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 
 from attnbook.arrays.array import Array, array_namespace
-from attnbook.arrays.attention_arguments import to_compute
 from attnbook.kernels.naive import weights_of
 
 
@@ -63,7 +62,7 @@ class Recorder:
     ) -> Array:
         """Return the output, and append the weights to `weights`."""
         xp = array_namespace(query)
-        (q, k, v), mask, bias = to_compute([query, key, value], mask, bias, is_causal)
-        A = weights_of(q, k, mask, bias, scale)
+        A = weights_of(query, key, mask, bias, scale, is_causal)
         self.weights.append(xp.astype(A, query.dtype, copy=False))
-        return xp.astype(xp.matmul(A, v), query.dtype, copy=False)
+        output = xp.matmul(A, xp.astype(value, A.dtype, copy=False))
+        return xp.astype(output, query.dtype, copy=False)

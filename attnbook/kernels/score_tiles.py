@@ -4,16 +4,9 @@ import itertools
 
 from array_api_compat import device
 
-from attnbook.arrays.array import accumulation_dtype, array_namespace, broadcast_shapes
+from attnbook.arrays.array import array_namespace, broadcast_shapes
 from attnbook.arrays.attention_arguments import causal_mask
 from attnbook.kernels.naive import scores_of
-
-
-def widen(query, *others):
-    """Return the arrays in the dtype to compute in; None stays None."""
-    xp = array_namespace(query)
-    wide = accumulation_dtype(xp, query.dtype)
-    return [x if x is None else xp.astype(x, wide, copy=False) for x in (query, *others)]
 
 
 def tiles(n, size):

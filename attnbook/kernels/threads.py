@@ -15,7 +15,8 @@ import threadpoolctl
 
 from attnbook.arrays.threads import in_parts, n_threads_for
 from attnbook.kernels.in_place import exponentials, hide
-from attnbook.kernels.score_tiles import for_each_head, later, tile_of, tiles, widen
+from attnbook.kernels.naive import widen
+from attnbook.kernels.score_tiles import for_each_head, later, tile_of, tiles
 
 ROWS, COLUMNS = 256, 512  # 512 KiB of scores in float32: they stay in the cache of a core
 WORTH = 2**19  # multiplications and additions that pay for waking a thread

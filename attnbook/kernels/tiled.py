@@ -10,8 +10,9 @@ from array_api_compat import device
 
 from attnbook.arrays.array import array_namespace
 from attnbook.arrays.empty_rows import finite, or_one
+from attnbook.kernels.naive import widen
 from attnbook.kernels.running_softmax import merge_of, read_of
-from attnbook.kernels.score_tiles import head_by_head, later, tile_scores, tiles, widen
+from attnbook.kernels.score_tiles import head_by_head, later, tile_scores, tiles
 
 ROWS, COLUMNS = 512, 1024  # 2 MiB of scores in float32
 

@@ -14,6 +14,7 @@ from attnbook.multi_head.masks import check_head_mask
 from attnbook.transformers.embed import embed_of
 from attnbook.transformers.encoder import encoder_of
 from attnbook.transformers.layer_norm import LayerNormWeights, layer_norm_of
+from attnbook.transformers.self_attention import options_of
 from attnbook.transformers.stack import EncoderWeights
 
 # The mathematics, of checked arrays.
@@ -27,7 +28,7 @@ def bert_of(ids, weights, mask, token_types, impl=REFERENCE):
     else:
         x = x + embed_of(token_types, weights.token_type_embedding, scale=False)
     x = layer_norm_of(x, weights.embedding_norm)  # (..., n, d_model)
-    return encoder_of(x, weights.encoder, mask, impl=impl)
+    return encoder_of(x, weights.encoder, options_of(weights.encoder, x, mask=mask, impl=impl))
 
 
 # The weights, and the functions, which check what they are given.

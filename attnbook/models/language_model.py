@@ -265,22 +265,22 @@ class LanguageModel:
 
     def _drawn(self, steps, ids, length, context):
         """Yield tokens; `steps` begins anew where the context is full."""
-        left = length
+        left, stop = length, self.tokenizer.stop
         while left:
             ids = ids[-(context // 2) :] if len(ids) >= context else ids
             prompt = placed(np.array([ids]), self.weights.target_embedding)
             for step in steps(prompt=prompt, max_length=min(left, context - len(ids))):
                 token, left = int(step.tokens[0]), left - 1
-                if token == self.tokenizer.stop:
+                if token == stop:
                     return
                 ids.append(token)
                 yield token
 
     def _text_of(self, tokens):
         """Yield the characters that the bytes of `tokens` complete."""
-        utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        utf8, stop = codecs.getincrementaldecoder("utf-8")("replace"), self.tokenizer.stop
         for token in tokens:
-            known = token < self.tokenizer.stop  # another special token stands for nothing
+            known = token < stop  # another special token stands for nothing
             if piece := utf8.decode(self.tokenizer.tokens[token] if known else b""):
                 yield piece
         if piece := utf8.decode(b"", final=True):

@@ -5,6 +5,7 @@ r"""Multi-head attention: several heads side by side, each over its own projecti
 """
 
 import math
+from collections.abc import Callable
 from typing import Annotated
 
 from attnbook import kernels
@@ -17,23 +18,35 @@ from attnbook.multi_head.heads import merge_heads_of, repeat_heads, split_heads_
 from attnbook.multi_head.masks import check_head_bias, check_head_mask
 from attnbook.multi_head.weights import MultiHeadWeights
 
+KeysAndValues = tuple[Array, Array]
+"""Keys (..., h_kv, n_k, d_k) and values (..., h_kv, n_k, d_v) of every head."""
+
+Turn = Callable[[Array], Array]
+"""What rotates queries and keys to their positions."""
+
 # The mathematics, of checked arrays.
 
 
-def multi_head_attention_of(query, key, value, weights, mask, **how):
-    return attend(query, keys_and_values(key, value, weights), weights, mask, **how)
-
-
-def keys_and_values(key, value, weights, turn=None):
+def keys_and_values(
+    key: Array, value: Array, weights: MultiHeadWeights, turn: Turn | None = None
+) -> KeysAndValues:
     """Project and split what is attended to; `turn` rotates the keys to their positions."""
     k = split_heads_of(project(key, weights.W_K, weights.b_K), weights.n_kv_heads)
     v = split_heads_of(project(value, weights.W_V, weights.b_V), weights.n_kv_heads)
-    if turn is not None:
-        k = turn(k)
-    return k, v  # (..., h_kv, n_k, d_k), (..., h_kv, n_k, d_v)
+    return (k if turn is None else turn(k)), v  # (..., h_kv, n_k, d_k), (..., h_kv, n_k, d_v)
 
 
-def attend(query, heads, weights, mask, *, turn=None, bias=None, impl=REFERENCE, is_causal=False):
+def attend(
+    query: Array,
+    heads: KeysAndValues,
+    weights: MultiHeadWeights,
+    mask: Array | None,
+    *,
+    turn: Turn | None = None,
+    bias: Array | None = None,
+    impl: Impl = REFERENCE,
+    is_causal: bool = False,
+) -> Array:
     """Project and split the queries, attend with every head, join, and project back.
 
     `heads` are keys and values, (..., h_kv, n_k, d_k) and (..., h_kv, n_k, d_v); `turn` rotates the
@@ -41,33 +54,29 @@ def attend(query, heads, weights, mask, *, turn=None, bias=None, impl=REFERENCE,
     """
     h, (k, v) = weights.n_heads, heads
     q = split_heads_of(project(query, weights.W_Q, weights.b_Q), h)  # (..., h, n_q, d_k)
-    if turn is not None:
-        q = turn(q)
+    q = q if turn is None else turn(q)
     scale = 1 / math.sqrt(q.shape[-1]) if weights.scale is None else weights.scale
-    mix = kernels.attention
-    if weights.n_kv_heads < h:
-        mix = _repeated if impl == REFERENCE or callable(impl) else _in_groups
-    mixed = mix(impl, q, k, v, mask, bias, scale, is_causal)  # (..., h, n_q, d_v)
-    output = array_namespace(query).astype(merge_heads_of(mixed), query.dtype, copy=False)
-    if weights.W_O is not None:
-        output = project(output, weights.W_O, weights.b_O)
-    return output  # (..., n_q, d_out)
+    if weights.n_kv_heads < h and impl != REFERENCE and not callable(impl):
+        mixed = _in_groups(impl, q, k, v, mask, bias, scale, is_causal)
+    else:
+        k, v = repeat_heads(k, v, h) if weights.n_kv_heads < h else heads
+        mixed = kernels.attention(impl, q, k, v, mask, bias, scale, is_causal)
+    joined = merge_heads_of(mixed)  # (..., n_q, h·d_v)
+    if joined.dtype != query.dtype:  # under torch.autocast
+        joined = array_namespace(query).astype(joined, query.dtype)
+    return joined if weights.W_O is None else project(joined, weights.W_O, weights.b_O)
 
 
-def self_attention_of(x, weights, mask, *, turn=None, keep=None, **how):
-    """Attend to `x` itself; `keep` takes its keys and values, and gives those of all so far."""
-    heads = keys_and_values(x, x, weights, turn)
-    heads = heads if keep is None else keep(*heads)
-    return attend(x, heads, weights, mask, turn=turn, **how)
-
-
-def _repeated(impl, q, k, v, *others):
-    """Attend with a copy of its keys and values for every query head."""
-    h = q.shape[-3]
-    return kernels.attention(impl, q, repeat_heads(k, h), repeat_heads(v, h), *others)
-
-
-def _in_groups(impl, q, k, v, mask, bias, scale, is_causal):
+def _in_groups(
+    impl: Impl,
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Array | None,
+    bias: Array | None,
+    scale: float,
+    is_causal: bool,
+) -> Array:
     """Attend so that a kernel reads a key head once for all of its queries."""
     xp = array_namespace(q)
     *leading, h, n_q, d_k = q.shape
@@ -80,7 +89,7 @@ def _in_groups(impl, q, k, v, mask, bias, scale, is_causal):
     return xp.reshape(mixed, (*leading, h, n_q, d_v))
 
 
-def _grouped(x, groups):
+def _grouped(x: Array | None, groups: tuple[int, int]) -> Array | None:
     """Return a mask or a bias with the axes of `groups` (h_kv, h/h_kv) for that of the heads."""
     if x is None or x.ndim < 3:
         return x
@@ -171,16 +180,13 @@ def multi_head_attention(
     (3, 5, 8)
     """
     check_impl(impl)
-    _check(query, key, value, weights, mask, bias, is_causal)
-    how = {"bias": bias, "impl": impl, "is_causal": is_causal}
-    return multi_head_attention_of(query, key, value, weights, mask, **how)
-
-
-def _check(query, key, value, weights, mask, bias, is_causal):
     check_part("weights", weights, MultiHeadWeights)
     check_bool("is_causal", is_causal)
     inputs = {"query": query, "key": key, "value": value}
     check_inputs(inputs, {"query": weights.W_Q, "key": weights.W_K, "value": weights.W_V})
-    scores = ("query", query, query.shape[:-1], key.shape[:-1], [weights])
-    check_head_mask("mask", mask, *scores)
-    check_head_bias("bias", bias, *scores)
+    if mask is not None or bias is not None:
+        scores = ("query", query, query.shape[:-1], key.shape[:-1], [weights])
+        check_head_mask("mask", mask, *scores)
+        check_head_bias("bias", bias, *scores)
+    heads = keys_and_values(key, value, weights)
+    return attend(query, heads, weights, mask, bias=bias, impl=impl, is_causal=is_causal)

@@ -6,14 +6,13 @@ import numpy as np
 
 from attnbook.arrays.arguments import check_bool, check_float, check_int, check_positive
 from attnbook.arrays.array import Array
-from attnbook.positions.angles import angles, frequencies, placed
+from attnbook.positions.angles import cosines_and_sines, frequencies, placed
 
 # The mathematics, of checked arguments.
 
 
 def sinusoidal_of(n, d, start, interleaved, like, base=10000.0):
-    turned = angles(start, n, frequencies(d, base))
-    sines, cosines = np.sin(turned), np.cos(turned)
+    cosines, sines = cosines_and_sines(start, n, frequencies(d, base))
     if interleaved:
         table = np.stack([sines, cosines], axis=-1).reshape(n, d)
     else:

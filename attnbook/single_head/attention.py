@@ -11,13 +11,13 @@ from typing import Annotated
 from attnbook import kernels
 from attnbook.arrays.arguments import check_floats
 from attnbook.arrays.array import Array, array_namespace, broadcast_shapes, sum_to_shape
-from attnbook.arrays.attention_arguments import check_attention, to_compute
-from attnbook.kernels.naive import weights_of
+from attnbook.arrays.attention_arguments import check_attention
+from attnbook.kernels.naive import weights_of, widen
 
 
-def _attention_vjp(query, key, value, grad_output, mask, bias, scale):
+def _attention_vjp(query, key, value, grad_output, mask, bias, scale, is_causal):
     xp = array_namespace(query)
-    weights = weights_of(query, key, mask, bias, scale)
+    weights = weights_of(query, key, mask, bias, scale, is_causal)
     grad_value = xp.matmul(xp.matrix_transpose(weights), grad_output)
     grad_weights = xp.matmul(grad_output, xp.matrix_transpose(value))
     mean = xp.sum(weights * grad_weights, axis=-1, keepdims=True)  # a · g
@@ -100,8 +100,7 @@ def attention_weights(
     array([[0.5, 0.5, 0. , 0. ]])
     """
     scale = check_attention({"query": query, "key": key}, mask, bias, scale, is_causal)
-    (q, k), mask, bias = to_compute([query, key], mask, bias, is_causal)
-    weights = weights_of(q, k, mask, bias, scale)
+    weights = weights_of(query, key, mask, bias, scale, is_causal)
     return array_namespace(query).astype(weights, query.dtype, copy=False)
 
 
@@ -258,9 +257,8 @@ def attention_vjp(
         )
     xp = array_namespace(query)
     if impl == kernels.REFERENCE:
-        (q, k, v), mask, bias = to_compute([query, key, value], mask, bias, is_causal)
-        grad_output = xp.astype(grad_output, q.dtype, copy=False)
-        grads = _attention_vjp(q, k, v, grad_output, mask, bias, scale)
+        q, k, v, grad_output = widen(query, key, value, grad_output)
+        grads = _attention_vjp(q, k, v, grad_output, mask, bias, scale, is_causal)
     else:
         rest = (grad_output, mask, bias, scale, is_causal)
         grads = kernels.attention_vjp(impl, query, key, value, *rest)

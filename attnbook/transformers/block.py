@@ -15,7 +15,7 @@ from attnbook.arrays.array import Array
 from attnbook.arrays.projections import check_width, project
 from attnbook.arrays.weights import Weights, check_part
 from attnbook.kernels import REFERENCE, Impl, check_impl
-from attnbook.multi_head.attention import multi_head_attention_of
+from attnbook.multi_head.attention import attend, keys_and_values
 from attnbook.multi_head.masks import check_head_mask
 from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.transformers.layer import misfits
@@ -27,14 +27,15 @@ from attnbook.transformers.residual import residual
 
 
 def transformer_block_of(x, weights, mask, impl=REFERENCE):
-    def attend(x):
+    def attended(x: Array) -> Array:
         query, key, value = [
             project(x, matrix) for matrix in (weights.W_query, weights.W_key, weights.W_value)
         ]
-        mixed = multi_head_attention_of(query, key, value, weights.attention, mask, impl=impl)
+        heads = keys_and_values(key, value, weights.attention)
+        mixed = attend(query, heads, weights.attention, mask, impl=impl)
         return project(mixed, weights.W_attended)
 
-    x = residual(x, attend, weights.attention_norm, "post", None)
+    x = residual(x, attended, weights.attention_norm, "post", None)
     feed = partial(project, matrix=weights.W_output)
     return residual(x, feed, weights.output_norm, "post", None)
 

@@ -10,31 +10,33 @@ from typing import Annotated
 
 from attnbook.arrays.array import Array
 from attnbook.kernels import REFERENCE, Impl, check_impl
-from attnbook.multi_head.attention import self_attention_of
 from attnbook.transformers.feed_forward import feed_forward_of
 from attnbook.transformers.layer import EncoderLayerWeights
 from attnbook.transformers.normalization import NORMALIZED
 from attnbook.transformers.residual import residual
-from attnbook.transformers.stack import EncoderWeights, check_stream, placing
+from attnbook.transformers.self_attention import (
+    LayerOptions,
+    options_of,
+    self_attention_of,
+)
+from attnbook.transformers.stack import EncoderWeights, check_stream
 
 # The mathematics, of checked arrays.
 
 
-def encoder_layer_of(x, weights, mask, drop=None, **how):
-    attend = partial(self_attention_of, weights=weights.self_attention, mask=mask, **how)
-    x = residual(x, attend, weights.self_attention_norm, weights.norm, drop)
+def encoder_layer_of(x: Array, weights: EncoderLayerWeights, options: LayerOptions) -> Array:
+    norm, drop = weights.norm, options.drop
+    attend = partial(self_attention_of, weights=weights.self_attention, options=options)
+    x = residual(x, attend, weights.self_attention_norm, norm, drop)
     feed = partial(feed_forward_of, weights=weights.feed_forward, drop=drop)
-    x = residual(x, feed, weights.feed_forward_norm, weights.norm, drop)
-    return x
+    return residual(x, feed, weights.feed_forward_norm, norm, drop)
 
 
-def encoder_of(x, weights, mask, drop=None, rotate=False, bias=None, impl=REFERENCE):
-    how = placing(weights, x, rotate, bias)
+def encoder_of(x: Array, weights: EncoderWeights, options: LayerOptions) -> Array:
     for layer in weights.layers:
-        x = encoder_layer_of(x, layer, mask, drop, impl=impl, **how)
-    if weights.final_norm is not None:
-        x = NORMALIZED[type(weights.final_norm)](x, weights.final_norm)
-    return x
+        x = encoder_layer_of(x, layer, options)
+    norm = weights.final_norm
+    return x if norm is None else NORMALIZED[type(norm)](x, norm)
 
 
 # The functions, which check what they are given.
@@ -106,8 +108,8 @@ def encoder_layer(
     """
     check_impl(impl)
     check_stream(x, weights, EncoderLayerWeights, mask, rotate, drop, bias)
-    how = placing(weights, x, rotate, bias)
-    return encoder_layer_of(x, weights, mask, drop, impl=impl, **how)
+    options = options_of(weights, x, rotate=rotate, bias=bias, mask=mask, drop=drop, impl=impl)
+    return encoder_layer_of(x, weights, options)
 
 
 def encoder(
@@ -157,4 +159,5 @@ def encoder(
     """
     check_impl(impl)
     check_stream(x, weights, EncoderWeights, mask, rotate, drop, bias)
-    return encoder_of(x, weights, mask, drop, rotate, bias, impl)
+    options = options_of(weights, x, rotate=rotate, bias=bias, mask=mask, drop=drop, impl=impl)
+    return encoder_of(x, weights, options)

@@ -4,54 +4,76 @@
 arrays; this file joins them.
 """
 
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
 
 from attnbook.arrays.arguments import check_bool, check_float, check_floats, check_ids
 from attnbook.arrays.array import Array, array_namespace, broadcast_shapes
 from attnbook.arrays.weights import check_part
 from attnbook.kernels import REFERENCE, Impl, check_impl
+from attnbook.multi_head.attention import KeysAndValues
 from attnbook.multi_head.masks import check_head_mask
 from attnbook.positions.tables import sinusoidal_of
 from attnbook.transformers.decoder import decoder_of, memory_keys_and_values
 from attnbook.transformers.dropout import check_drop
 from attnbook.transformers.embed import embed_of
 from attnbook.transformers.encoder import encoder_of
+from attnbook.transformers.self_attention import Drop, options_of
 from attnbook.transformers.weights import TransformerWeights
 
 # The mathematics, of checked arrays.
 
 
-def transformer_of(
-    source, target, weights, source_mask, target_mask, memory_mask, is_causal, drop, impl=REFERENCE
-):
-    memory = encode(source, weights, source_mask, drop=drop, impl=impl)
-    heads = memory_keys_and_values(memory, weights.decoder.layers)
-    how = {"drop": drop, "impl": impl, "is_causal": is_causal}
-    return decode(target, heads, weights, target_mask, memory_mask, **how)
-
-
-def encode(source, weights, mask=None, *, drop=None, impl=REFERENCE):
+def encode(
+    source: Array | None,
+    weights: TransformerWeights,
+    mask: Array | None = None,
+    *,
+    drop: Drop | None = None,
+    impl: Impl = REFERENCE,
+) -> Array | None:
     """Return what the encoder makes of the source, or None where there is no encoder."""
     if weights.encoder is None:
         return None
     x = placed_tokens(source, weights.embedding("source"), weights.source_positions, weights)
     x = x if drop is None else drop(x)
-    return encoder_of(x, weights.encoder, mask, drop, weights.positions == "rotary", impl=impl)
+    rotate = weights.positions == "rotary"
+    options = options_of(weights.encoder, x, rotate=rotate, mask=mask, drop=drop, impl=impl)
+    return encoder_of(x, weights.encoder, options)
 
 
 def decode(
-    target, memory, weights, mask=None, memory_mask=None, *, start=0, last=False, drop=None, **how
-):
+    target: Array,
+    memory: Sequence[KeysAndValues | None],
+    weights: TransformerWeights,
+    mask: Array | None = None,
+    memory_mask: Array | None = None,
+    *,
+    past: Any = None,
+    start: int = 0,
+    last: bool = False,
+    is_causal: bool = False,
+    drop: Drop | None = None,
+    impl: Impl = REFERENCE,
+) -> Array:
     """Return the logits of `target`, or of its `last` token alone.
 
-    `memory` are its keys and values. The first token stands at `start`, after what the cache
-    ``past=`` holds; `impl` and `is_causal` say how it attends.
+    `memory` are its keys and values. The first token stands at `start`, after what the cache `past`
+    holds; `impl` and `is_causal` say how it attends.
     """
     x = placed_tokens(target, weights.target_embedding, weights.target_positions, weights, start)
     x = x if drop is None else drop(x)
-    how |= {"drop": drop, "start": start, "rotate": weights.positions == "rotary"}
-    x = decoder_of(x, memory, weights.decoder, mask, memory_mask, **how)
+    options = options_of(
+        *(weights.decoder, x),
+        rotate=weights.positions == "rotary",
+        start=start,
+        mask=mask,
+        memory_mask=memory_mask,
+        is_causal=is_causal,
+        drop=drop,
+        impl=impl,
+    )
+    x = decoder_of(x, memory, weights.decoder, options, past)
     return logits_of(x[..., -1:, :] if last else x, weights)
 
 
@@ -158,7 +180,10 @@ def transformer(
     check_impl(impl)
     given = (source, target, weights, source_mask, target_mask)
     memory_mask = _check(*given, memory_mask, is_causal, drop)
-    return transformer_of(*given, memory_mask, is_causal, drop, impl)
+    memory = encode(source, weights, source_mask, drop=drop, impl=impl)
+    heads = memory_keys_and_values(memory, weights.decoder.layers)
+    masks = target_mask, memory_mask
+    return decode(target, heads, weights, *masks, is_causal=is_causal, drop=drop, impl=impl)
 
 
 def _check(source, target, weights, source_mask, target_mask, memory_mask, is_causal, drop):

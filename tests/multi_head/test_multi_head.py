@@ -11,6 +11,7 @@ from cases import (
     EPSILON,
     HALF,
     HeadsCase,
+    calls_in_package,
     close,
     every_day,
     heads_cases,
@@ -116,6 +117,14 @@ def test_half_precision_attends_in_float32(library, dtype):
     np.testing.assert_allclose(library.numpy(got), [[1.0]], atol=1e-4)
     share = library.numpy(library.array(np.array(1 / 4099), dtype))
     np.testing.assert_allclose(library.numpy(shares), np.full((1, 1, 4099), share), rtol=1e-6)
+
+
+def test_a_call_is_short():
+    """The way from the arguments to the output and back, in calls and files of the package."""
+    x, weights = np.ones((3, 5, 8)), attnbook.MultiHeadWeights.init(0, 8, 2)
+    calls = calls_in_package(attnbook.multi_head_attention, x, x, x, weights)
+    assert len(calls) <= 30
+    assert len({file for file, _ in calls}) <= 8
 
 
 def case_of(leading=(2,), n_q=3, n_k=13, mask=None, seed=1, **options):

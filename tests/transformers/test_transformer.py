@@ -1,7 +1,7 @@
 """The whole transformer against the loop, the two architectures of the sources, and itself."""
 
 import itertools
-import sys
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from cases import (
     HALF,
     LAYER_MASKS,
+    calls_in_package,
     close,
     examples,
     held,
@@ -164,22 +165,19 @@ def test_a_source_mask_of_one_row_holds_for_the_memory_too(shape):
 
 
 def test_a_call_checks_once():
-    """A transformer of two layers makes at most 200 calls of Python in the package."""
-    given, calls = (ids(1, 3, known=V_S), ids(1, 2), model(n_encoder_layers=2)), []
-    root = attnbook.__path__[0]
+    """A transformer of two layers on each side makes at most 195 calls of Python in the package."""
+    weights = model(n_encoder_layers=2)
+    assert len(calls_in_package(transformer, ids(1, 3, known=V_S), ids(1, 2), weights)) <= 195
 
-    def count(frame, event, argument):
-        if event == "call" and frame.f_code.co_filename.startswith(root):
-            calls.append(frame.f_code.co_name)
 
-    transformer(*given)
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
-        transformer(*given)
-    finally:
-        sys.setprofile(before)
-    assert len(calls) <= 200
+@pytest.mark.parametrize("arrangement", ["own", "alone"])
+def test_rotary_angles_are_computed_and_copied_once_for_all_layers(arrangement):
+    """Once on each side: two layers turn queries and keys by the same cosines and sines."""
+    weights = model(arrangement, positions="rotary", n_encoder_layers=2 * (arrangement == "own"))
+    source = source_for(arrangement, 1, 3)
+    names = Counter(name for _, name in calls_in_package(transformer, source, ids(1, 2), weights))
+    n_sides = 2 if arrangement == "own" else 1
+    assert names["cosines_and_sines"] == names["placed"] == n_sides
 
 
 def test_a_source_mask_of_many_rows_does_not():

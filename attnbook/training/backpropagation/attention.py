@@ -139,7 +139,7 @@ def multi_head_with_vjp(
     key = split_heads_of(project(x, weights.W_K, weights.b_K), h_kv)
     value = split_heads_of(project(x, weights.W_V, weights.b_V), h_kv)
     query, key = positions.turned(query, 0), positions.turned(key, 0)
-    shared = repeat_heads(key, h), repeat_heads(value, h)
+    shared = repeat_heads(key, value, h)
     mixed, mix_vjp = attention_with_vjp(query, *shared, mask, bias, weights.scale)
     joined = merge_heads_of(mixed)  # (..., n, h·d_v)
 
