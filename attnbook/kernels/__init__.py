@@ -28,6 +28,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 from attnbook.arrays.arguments import check_float, check_same_home
 from attnbook.arrays.array import Array, array_namespace, broadcast_shapes, dtype_name, library
@@ -151,7 +152,16 @@ def _kind(x: Array) -> str:
     return x.device.type if ours == "torch" else "cpu"
 
 
-def attention(impl, query, key, value, mask, bias, scale, is_causal):
+def attention(
+    impl: Impl,
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None,
+    bias: Array | None,
+    scale: float,
+    is_causal: bool,
+) -> Array:
     """Return the output of `impl` for checked arrays; differentiable for PyTorch's tensors."""
     if impl == REFERENCE:
         return naive.attention(query, key, value, mask, bias, scale, is_causal)
@@ -159,7 +169,7 @@ def attention(impl, query, key, value, mask, bias, scale, is_causal):
         return _attention_by(impl, query, key, value, mask, bias, scale, is_causal)
     if _is_foreign(query):
         native = *_native(query, key, value, mask, bias), scale, is_causal
-        return attention(impl, *native).astype(query.dtype)
+        return array_namespace(query).astype(attention(impl, *native), query.dtype)
     arguments = (query, key, value, mask, bias, scale, is_causal)
     if KERNELS[impl].needs and library(query) == "torch":
         from attnbook.kernels.autograd import untraced
@@ -168,7 +178,7 @@ def attention(impl, query, key, value, mask, bias, scale, is_causal):
     return _attention(impl, *arguments)
 
 
-def _attention(impl, query, *others):
+def _attention(impl: str, query: Any, *others: Any) -> Array:
     module = kernel_for(impl, query)
     if KERNELS[impl].trainable and library(query) == "torch":
         from attnbook.kernels.autograd import differentiable
@@ -177,7 +187,16 @@ def _attention(impl, query, *others):
     return module.attention(query, *others)
 
 
-def _attention_by(function, query, key, value, mask, bias, scale, is_causal):
+def _attention_by(
+    function: Callable[..., Array],
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None,
+    bias: Array | None,
+    scale: float,
+    is_causal: bool,
+) -> Array:
     """Return what a function of the caller makes of checked arrays, or raise if it does not fit."""
     arguments = (query, key, value, mask, bias, scale, is_causal)
     try:
@@ -202,7 +221,7 @@ def _attention_by(function, query, key, value, mask, bias, scale, is_causal):
     return array_namespace(output).astype(output, query.dtype, copy=False)
 
 
-def _takes(function, arguments):
+def _takes(function: Callable[..., Array], arguments: tuple[Any, ...]) -> bool:
     """Tell whether a function can be called with so many arguments, as far as it says so."""
     try:
         inspect.signature(function).bind(*arguments)
@@ -211,7 +230,17 @@ def _takes(function, arguments):
     return True
 
 
-def attention_vjp(impl, query, key, value, grad_output, mask, bias, scale, is_causal):
+def attention_vjp(
+    impl: Impl,
+    query: Array,
+    key: Array,
+    value: Array,
+    grad_output: Array,
+    mask: Array | None,
+    bias: Array | None,
+    scale: float,
+    is_causal: bool,
+) -> tuple[Array, Array, Array]:
     """Return the gradients of query, key and value by the backward pass of `impl`.
 
     Their leading axes may be more than those of the inputs, whose gradients are the sums over them:
@@ -242,6 +271,6 @@ def _is_foreign(x: Array) -> bool:
     return not getattr(x.dtype, "isnative", True)
 
 
-def _native(*arrays):
+def _native(*arrays: Any) -> list[Any]:
     """Return arrays of NumPy in the byte order of this processor; None stays None."""
     return [x if x is None else x.astype(x.dtype.newbyteorder("="), copy=False) for x in arrays]

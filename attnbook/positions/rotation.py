@@ -97,7 +97,7 @@ class Llama3Scaling(Weights):
     high: float = 4.0
     n_positions: int = 8192
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_int("n_positions", self.n_positions, at_least=1)
         check_positive("factor", self.factor)
         if check_number("low", self.low) >= check_number("high", self.high):
@@ -147,7 +147,7 @@ class Rotary(AttentionPositions):
     width: int | None = None
     scaling: Llama3Scaling | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_positive("base", self.base)
         check_bool("interleaved", self.interleaved)
         if self.width is not None:
@@ -338,7 +338,9 @@ def to_halves(
     return _reordered(x, n_heads, width, lambda w: np.arange(w).reshape(w // 2, 2).T)
 
 
-def _reordered(x, n_heads, width, order):
+def _reordered(
+    x: Array, n_heads: int, width: int | None, order: Callable[[int], np.ndarray]
+) -> Array:
     check_array("x", x)
     n_heads = check_int("n_heads", n_heads, at_least=1)
     if x.ndim == 0 or x.shape[-1] % n_heads:

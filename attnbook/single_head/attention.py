@@ -15,7 +15,16 @@ from attnbook.arrays.attention_arguments import check_attention
 from attnbook.kernels.naive import weights_of, widen
 
 
-def _attention_vjp(query, key, value, grad_output, mask, bias, scale, is_causal):
+def _attention_vjp(
+    query: Array,
+    key: Array,
+    value: Array,
+    grad_output: Array,
+    mask: Array | None,
+    bias: Array | None,
+    scale: float,
+    is_causal: bool,
+) -> tuple[Array, Array, Array]:
     xp = array_namespace(query)
     weights = weights_of(query, key, mask, bias, scale, is_causal)
     grad_value = xp.matmul(xp.matrix_transpose(weights), grad_output)

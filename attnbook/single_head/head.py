@@ -46,7 +46,7 @@ class SingleHeadWeights(Weights):
     W_V: Annotated[Array, "d_value d_v"]
     W_O: Annotated[Array, "d_v d_out"] | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.check_fields()
         if self.W_K.shape[1] != self.W_Q.shape[1]:
             raise ValueError(

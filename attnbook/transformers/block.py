@@ -26,7 +26,9 @@ from attnbook.transformers.residual import residual
 # The mathematics, of checked arrays.
 
 
-def transformer_block_of(x, weights, mask, impl=REFERENCE):
+def transformer_block_of(
+    x: Array, weights: "TransformerBlockWeights", mask: Array | None, impl: Impl = REFERENCE
+) -> Array:
     def attended(x: Array) -> Array:
         query, key, value = [
             project(x, matrix) for matrix in (weights.W_query, weights.W_key, weights.W_value)
@@ -85,7 +87,7 @@ class TransformerBlockWeights(Weights):
     attention_norm: NormWeights
     output_norm: NormWeights
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.check_fields()
         _check_dims(self.W_query.shape[0], self.W_query.shape[1], self.W_output.shape[1])
         d_model = self.W_query.shape[0]
@@ -166,14 +168,14 @@ def transformer_block(
     return transformer_block_of(x, weights, mask, impl)
 
 
-def _check(x, weights, mask):
+def _check(x: Array, weights: TransformerBlockWeights, mask: Array | None) -> None:
     check_part("weights", weights, TransformerBlockWeights)
     check_floats(x=x, weights=weights.W_query)
     check_width("x", x, weights.W_query.shape[0])
     check_head_mask("mask", mask, "x", x, x.shape[:-1], x.shape[:-1], [weights.attention])
 
 
-def _check_dims(input_dim, hidden_dim, output_dim):
+def _check_dims(input_dim: int, hidden_dim: int, output_dim: int) -> None:
     if not input_dim == hidden_dim == output_dim:
         raise ValueError(
             "input_dim, hidden_dim and output_dim must agree, since the block adds arrays of "

@@ -224,7 +224,17 @@ def decoder(
     return decoder_of(x, memory_keys_and_values(memory, weights.layers), weights, options)
 
 
-def _check(x, memory, weights, kind, mask, memory_mask, rotate, drop, bias):
+def _check(
+    x: Array,
+    memory: Array | None,
+    weights: Any,
+    kind: type,
+    mask: Array | None,
+    memory_mask: Array | None,
+    rotate: bool,
+    drop: Any,
+    bias: Array | None,
+) -> None:
     check_stream(x, weights, kind, mask, rotate, drop, bias)
     if not weights.layers:
         return

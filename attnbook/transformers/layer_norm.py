@@ -59,7 +59,7 @@ class LayerNormWeights(Weights):
     bias: Annotated[Array, "d_model"] | None = None
     epsilon: float = 1e-5
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_number("epsilon", self.epsilon)
         self.check_fields()
         arrays = self.arrays()

@@ -57,7 +57,7 @@ class RMSNormWeights(Weights):
     gain: Annotated[Array, "d_model"] | None = None
     epsilon: float = 1e-5
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_number("epsilon", self.epsilon)
         self.check_fields()
         if self.gain is not None and self.gain.ndim != 1:

@@ -35,7 +35,7 @@ class Stack(Weights):
         norm = () if self.final_norm is None else self.final_norm.arrays().values()
         return [layer.d_model for layer in self.layers] + [x.shape[0] for x in norm]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.check_fields()
         widths = self._widths()
         if len(set(widths)) > 1:
@@ -126,7 +126,7 @@ class DecoderWeights(Stack):
     final_norm: NormWeights | None = None
     positions: Rotary | RelativeBias | Alibi | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         widths = dict.fromkeys(layer.d_memory for layer in self.layers)  # in order
         if len(widths) > 1:

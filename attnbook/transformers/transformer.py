@@ -77,7 +77,9 @@ def decode(
     return logits_of(x[..., -1:, :] if last else x, weights)
 
 
-def placed_tokens(tokens, table, positions, weights, start=0):
+def placed_tokens(
+    tokens: Any, table: Array | None, positions: Any, weights: TransformerWeights, start: int = 0
+) -> Array:
     """Return the embedding of the tokens with their positions added."""
     if table is None:
         return tokens
@@ -90,7 +92,7 @@ def placed_tokens(tokens, table, positions, weights, start=0):
     return x
 
 
-def logits_of(x, weights):
+def logits_of(x: Array, weights: TransformerWeights) -> Array:
     xp = array_namespace(x)
     if weights.output is not None:
         x = xp.matmul(x, weights.output)
@@ -186,14 +188,23 @@ def transformer(
     return decode(target, heads, weights, *masks, is_causal=is_causal, drop=drop, impl=impl)
 
 
-def _check(source, target, weights, source_mask, target_mask, memory_mask, is_causal, drop):
+def _check(
+    source: Any,
+    target: Array,
+    weights: Any,
+    source_mask: Array | None,
+    target_mask: Array | None,
+    memory_mask: Array | None,
+    is_causal: bool,
+    drop: Any,
+) -> Array | None:
     """Return the mask of the memory, which may be that of the source, or raise."""
     check_part("weights", weights, TransformerWeights)
     check_bool("is_causal", is_causal)
     check_drop(drop)
     known = weights.target_embedding, weights.target_positions
     queries = check_tokens("target", target, weights, *known)
-    keys = check_source(source, weights, source_mask, memory_mask)
+    keys: Any = check_source(source, weights, source_mask, memory_mask)
     if keys and broadcast_shapes(queries[:-1], keys[:-1]) is None:
         raise ValueError(
             f"source must have leading axes that broadcast with {queries[:-1]}, "
@@ -213,13 +224,20 @@ def _check(source, target, weights, source_mask, target_mask, memory_mask, is_ca
     return memory_mask
 
 
-def mask_for_memory(source_mask):
+def mask_for_memory(source_mask: Array | None) -> Array | None:
     """Return `source_mask` if it is the same for all queries, so that it fits other queries too."""
     same = source_mask is not None and (source_mask.ndim < 2 or source_mask.shape[-2] == 1)
     return source_mask if same else None
 
 
-def check_tokens(name, tokens, weights, table, positions, table_name=None):
+def check_tokens(
+    name: str,
+    tokens: Array,
+    weights: TransformerWeights,
+    table: Array | None,
+    positions: Array | None,
+    table_name: str | None = None,
+) -> tuple[int, ...]:
     """Return the shape (..., n) of token ids, or of features, that fit the weights, or raise."""
     if table is None:
         return _check_features(name, tokens, weights)
@@ -232,7 +250,7 @@ def check_tokens(name, tokens, weights, table, positions, table_name=None):
     return tuple(tokens.shape)
 
 
-def _check_features(name, x, weights):
+def _check_features(name: str, x: Array, weights: TransformerWeights) -> tuple[int, ...]:
     check_float(name, x)
     if (like := weights.any_array()) is not None:
         check_floats(**{name: x, "weights": like})
@@ -244,7 +262,12 @@ def _check_features(name, x, weights):
     return tuple(x.shape[:-1])
 
 
-def check_source(source, weights, source_mask, memory_mask):
+def check_source(
+    source: Array | None,
+    weights: TransformerWeights,
+    source_mask: Array | None,
+    memory_mask: Array | None,
+) -> tuple[int, ...] | None:
     """Return the shape (..., n_s) of the source, or None where there is no encoder, or raise."""
     if weights.encoder is not None:
         if source is None:
