@@ -135,8 +135,8 @@ def attention(
     value : array, shape (..., n_k, d_v)
         One row a key, of any width d_v, of the library, device and dtype of `query`.
     impl : str or callable
-        Who computes it: ``"reference"``, the function printed in the book, or a faster one of
-        `attnbook.kernels.LADDER`. None falls back to another; `backends` says which can run here.
+        Who computes it: ``"reference"``, the first rung of `attnbook.kernels.LADDER`, which the
+        book prints, or a faster one. None falls back to another; `backends` says which can run here.
         Or a function of your own, ``f(query, key, value, mask, bias, scale, is_causal)``: so your
         attention runs inside any model of this package. A `kernels.Recorder` is one that keeps the
         attention weights.
