@@ -11,7 +11,7 @@ import numpy as np
 from attnbook.arrays.array import Array, array_namespace
 
 
-def frequencies(d: int, base: float) -> np.ndarray:
+def frequencies(d: int, base: float = 10000.0) -> np.ndarray:
     """Return ω_l, shape (d/2,)."""
     return base ** (-np.arange(0, d, 2, dtype=np.float64) / d)
 

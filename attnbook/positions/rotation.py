@@ -29,7 +29,9 @@ from attnbook.positions.piece import AttentionPositions
 
 
 def rotation(
-    start: int, interleaved: bool, frequencies: Callable[[int], np.ndarray]
+    start: int,
+    interleaved: bool = False,
+    frequencies: Callable[[int], np.ndarray] = frequencies,
 ) -> Callable[[Array], Array]:
     """Return what rotates rows (..., n, d), of one n and one library, at start, start + 1, ….
 

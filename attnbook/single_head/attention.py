@@ -136,7 +136,7 @@ def attention(
         One row a key, of any width d_v, of the library, device and dtype of `query`.
     impl : str or callable
         Who computes it: ``"reference"``, the first rung of `attnbook.kernels.LADDER`, which the
-        book prints, or a faster one. None falls back to another; `backends` says which can run here.
+        book prints, or a faster rung. None falls back to another; `backends` says which can run.
         Or a function of your own, ``f(query, key, value, mask, bias, scale, is_causal)``: so your
         attention runs inside any model of this package. A `kernels.Recorder` is one that keeps the
         attention weights.

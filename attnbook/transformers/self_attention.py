@@ -8,16 +8,13 @@ from attnbook.arrays.array import Array
 from attnbook.kernels import REFERENCE, Impl
 from attnbook.multi_head.attention import KeysAndValues, Turn, attend, keys_and_values
 from attnbook.multi_head.weights import MultiHeadWeights
-from attnbook.positions.rotation import Rotary
+from attnbook.positions.rotation import rotation
 
 Drop = Callable[[Array], Array]
 """Dropout, or whatever else is done to the output of a sublayer before it is added."""
 
 Keep = Callable[[Array, Array], KeysAndValues]
 """What takes the keys and values of new tokens, and returns those of all tokens so far."""
-
-ROTARY = Rotary()
-"""What ``rotate=True`` stands for: halves and base 10000."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +63,10 @@ def options_of(
 ) -> LayerOptions:
     """Return what a layer or a stack with these `weights` is told about the tokens `x`.
 
-    Its positions, or with `rotate` those of `ROTARY`, say how self-attention learns the places of
-    the tokens, the first of which stands at `start`, after what a cache holds.
+    Its positions, or with `rotate` a `rotation` in halves with base 10000, say how self-attention
+    learns the places of the tokens, the first of which stands at `start`, after what a cache holds.
     """
-    positions = ROTARY if rotate and weights.positions is None else weights.positions
-    turn = None
+    positions, turn = weights.positions, rotation(start) if rotate else None
     if positions is not None and weights.layers:
         n, n_heads = x.shape[-2], weights.layers[0].self_attention.n_heads
         own = positions.bias(n_heads, n, start + n, x)
