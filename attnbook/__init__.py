@@ -6,7 +6,6 @@ from attnbook.kernels.backends import Backend, backends, devices
 from attnbook.kernels.running_softmax import RunningSoftmax
 from attnbook.multi_head.attention import (
     multi_head_attention,
-    multi_head_attention_with_weights,
 )
 from attnbook.multi_head.heads import merge_heads, split_heads
 from attnbook.multi_head.weights import MultiHeadWeights
@@ -14,7 +13,6 @@ from attnbook.single_head.attention import attention, attention_vjp, attention_w
 from attnbook.single_head.head import (
     SingleHeadWeights,
     single_head_attention,
-    single_head_attention_with_weights,
 )
 from attnbook.single_head.softmax import log_softmax, softmax
 from attnbook.training.loss import cross_entropy
@@ -22,21 +20,16 @@ from attnbook.transformers.activations import gelu, gelu_tanh, relu, silu
 from attnbook.transformers.block import (
     TransformerBlockWeights,
     transformer_block,
-    transformer_block_with_weights,
 )
 from attnbook.transformers.decoder import (
     decoder,
     decoder_layer,
-    decoder_layer_with_weights,
-    decoder_with_weights,
 )
 from attnbook.transformers.dropout import dropout
 from attnbook.transformers.embed import embed
 from attnbook.transformers.encoder import (
     encoder,
     encoder_layer,
-    encoder_layer_with_weights,
-    encoder_with_weights,
 )
 from attnbook.transformers.feed_forward import (
     FeedForwardWeights,
@@ -48,7 +41,7 @@ from attnbook.transformers.layer_norm import LayerNormWeights, layer_norm
 from attnbook.transformers.rms_norm import RMSNormWeights, rms_norm
 from attnbook.transformers.rotary_layout import rotary_layout
 from attnbook.transformers.stack import DecoderWeights, EncoderWeights
-from attnbook.transformers.transformer import transformer, transformer_with_weights
+from attnbook.transformers.transformer import transformer
 from attnbook.transformers.weights import TransformerWeights
 
 __version__ = "0.1.0"
@@ -75,15 +68,11 @@ __all__ = [
     "cross_entropy",
     "decoder",
     "decoder_layer",
-    "decoder_layer_with_weights",
-    "decoder_with_weights",
     "devices",
     "dropout",
     "embed",
     "encoder",
     "encoder_layer",
-    "encoder_layer_with_weights",
-    "encoder_with_weights",
     "feed_forward",
     "gelu",
     "gelu_tanh",
@@ -93,18 +82,14 @@ __all__ = [
     "merge_heads",
     "move",
     "multi_head_attention",
-    "multi_head_attention_with_weights",
     "positions",
     "relu",
     "rms_norm",
     "rotary_layout",
     "silu",
     "single_head_attention",
-    "single_head_attention_with_weights",
     "softmax",
     "split_heads",
     "transformer",
     "transformer_block",
-    "transformer_block_with_weights",
-    "transformer_with_weights",
 ]

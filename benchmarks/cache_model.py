@@ -81,4 +81,4 @@ class LongText:
             start=part.start,
             impl=attend,
             is_causal=True,
-        )[0]
+        )

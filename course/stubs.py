@@ -15,7 +15,7 @@ from course import borrowed
 from course.borrowed import first_line
 
 CHAPTERS = {
-    "single_head": ("single_head",),
+    "single_head": ("single_head", "kernels/naive.py"),
     "multi_head": ("multi_head",),
     "masking": ("masking",),
     "transformer": ("positions", "transformers"),
@@ -24,7 +24,6 @@ CHAPTERS = {
     "decoding": ("decoding",),
     "fast_attention": (
         "kernels/running_softmax.py",
-        "kernels/naive.py",
         "kernels/in_place.py",
         "kernels/score_tiles.py",
         "kernels/tiled.py",
@@ -36,6 +35,7 @@ CHAPTERS = {
 """What a reader of each chapter writes: rooms, and files of a room that several chapters fill."""
 
 TESTS = {
+    "single_head": ("single_head",),
     "backpropagation": ("training/test_backpropagation.py", "training/test_cross_entropy.py"),
     "training": ("training/test_optimizers.py", "training/test_schedules.py"),
     "fast_attention": ("kernels/test_kernels.py",),
@@ -53,6 +53,7 @@ GIVEN = (
     *(
         "kernels/__init__.py",
         "kernels/backends.py",
+        "kernels/recorder.py",
         "kernels/autograd.py",
         "kernels/verification.py",
     ),

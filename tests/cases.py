@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import attnbook
+from attnbook import kernels
 
 WEEKLY = bool(os.environ.get("ATTNBOOK_WEEKLY"))
 """Whether the long tests run, too."""
@@ -47,6 +48,30 @@ def load(path: Path) -> ModuleType:
     finally:
         sys.path.remove(str(path.parent))
     return module
+
+
+def recorded(function: Any, *arguments: Any, **options: Any) -> tuple[Any, list[Any]]:
+    """Return the output of a function, and the attention weights of each of its calls."""
+    recorder = kernels.Recorder()
+    return function(*arguments, **options, impl=recorder), recorder.weights
+
+
+def calls_in_package(function: Any, *arguments: Any, **options: Any) -> list[tuple[str, str]]:
+    """Return file and name of each Python function of the package that a warm call runs."""
+    root, calls = attnbook.__path__[0], []
+
+    def count(frame, event, argument):
+        if event == "call" and frame.f_code.co_filename.startswith(root):
+            calls.append((frame.f_code.co_filename, frame.f_code.co_name))
+
+    function(*arguments, **options)
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        function(*arguments, **options)
+    finally:
+        sys.setprofile(before)
+    return calls
 
 
 def every_day(few: Iterable[Any], cases: Iterable[Any]) -> list[Any]:

@@ -30,7 +30,7 @@ def public_calls():
         attnbook.softmax: {"x": q, "axis": -1},
         attnbook.log_softmax: {"x": q, "axis": -1},
         attnbook.attention_weights: {"query": q, "key": k, **options},
-        attnbook.attention: {"query": q, "key": k, "value": v, **options, "impl": "tiled"},
+        attnbook.attention: {"query": q, "key": k, "value": v, **options, "impl": "naive"},
         attnbook.attention_vjp: {
             **{"query": q, "key": k, "value": v, "grad_output": np.ones((3, 2))},
             **options,
@@ -189,8 +189,4 @@ def public_calls():
         sketch.RobinHoodTable: {"n_slots": 8, "load_factor": 0.5, "seed": 0},
     }
     calls = {f.__qualname__: (f, given) for f, given in everything.items()}
-    for name in [name for name in attnbook.__all__ if name.endswith("_with_weights")]:
-        given = calls[name.removesuffix("_with_weights")][1]
-        given = {key: x for key, x in given.items() if key != "impl"}
-        calls[name] = (getattr(attnbook, name), given)
     return calls

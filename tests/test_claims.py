@@ -12,7 +12,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from cases import leaves_of, many_heads
+from cases import leaves_of, many_heads, recorded
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
@@ -472,7 +472,7 @@ def test_claim_11_weights_have_a_row_a_query_and_a_column_a_key(
     weights = library.place(many_heads(0, h, d_k=d_k, d_v=d_v))
     shapes = ((n_q, 5), (n_k, 11), (n_k, 7))
     inputs = [library.array(np.ones((*leading, *shape))) for shape in shapes]
-    _, shares = attnbook.multi_head_attention_with_weights(*inputs, weights)
+    _, [shares] = recorded(attnbook.multi_head_attention, *inputs, weights)
     assert tuple(shares.shape) == (*leading, h, n_q, n_k)
 
 
@@ -485,7 +485,7 @@ def test_claim_12_the_width_must_be_a_multiple_of_the_heads_where_they_share_it(
 ):
     x = np.random.default_rng(seed).standard_normal((2, d))
     free = attnbook.MultiHeadWeights.init(seed, d, h, d_k=d_k, d_v=d_v)  # widths of their own
-    output, shares = attnbook.multi_head_attention_with_weights(x, x, x, free)
+    output, [shares] = recorded(attnbook.multi_head_attention, x, x, x, free)
     assert (output.shape, shares.shape) == ((2, d), (h, 2, 2))
     if d % h == 0:
         weights = attnbook.MultiHeadWeights.init(seed, d, h)

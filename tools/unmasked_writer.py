@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from attnbook import TransformerWeights, data, transformer, transformer_with_weights
+from attnbook import TransformerWeights, data, kernels, transformer
 from attnbook.nn import Transformer
 from attnbook.training import Settings, train
 from benchmarks import provenance
@@ -77,7 +77,8 @@ def bits(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 def measured(model: Transformer, causal: bool, windows: torch.Tensor, sizes: torch.Tensor) -> dict:
     """Return losses on validation text in bits per byte, and where each head looks."""
     inputs, labels = windows[:, :-1], windows[:, 1:]
-    logits, A = transformer_with_weights(None, inputs, model.weights, is_causal=causal)
+    recorder = kernels.Recorder()
+    logits = transformer(None, inputs, model.weights, is_causal=causal, impl=recorder)
     all_at_once, alone = (
         bits(logits, labels),
         bits(last_rows(model.weights, inputs, causal), labels),
@@ -89,7 +90,7 @@ def measured(model: Transformer, causal: bool, windows: torch.Tensor, sizes: tor
     def diagonal(offset):
         return [
             [x[:, h].diagonal(offset, 1, 2).mean().item() for h in range(x.shape[1])]
-            for x in A["decoder"]
+            for x in recorder.weights
         ]
 
     return {

@@ -71,6 +71,8 @@ def accumulation_dtype(xp: Any, dtype: Any) -> Any:
 def to_accumulate(x: Any) -> Any:
     """Return `x` in the dtype to compute in: float32 for half precision, else as it is."""
     xp = array_namespace(x)
+    if x.dtype in (xp.float32, xp.float64):
+        return x
     return xp.astype(x, accumulation_dtype(xp, x.dtype), copy=False)
 
 

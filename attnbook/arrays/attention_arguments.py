@@ -11,36 +11,21 @@ from attnbook.arrays.arguments import (
     check_number,
     check_same_home,
 )
-from attnbook.arrays.array import accumulation_dtype, array_namespace, broadcast_shapes, dtype_name
+from attnbook.arrays.array import array_namespace, broadcast_shapes, dtype_name
 
 
 def check_leading_axes(arrays):
     """Raise ValueError unless the axes before the last two of all `arrays` broadcast."""
     leading: tuple[int, ...] = ()
     for name, x in arrays.items():
-        both = broadcast_shapes(leading, tuple(x.shape[:-2]))
+        own = tuple(x.shape[:-2])
+        both = own if own == leading or not leading else broadcast_shapes(leading, own)
         if both is None:
             raise ValueError(
                 f"{name} must have leading axes that broadcast with {leading}, "
                 f"got shape {tuple(x.shape)}"
             )
         leading = both
-
-
-def to_compute(arrays, mask, bias, is_causal):
-    """Return checked arrays, mask and bias as the mathematics takes them.
-
-    Half precision is widened to float32, and a causal call has its mask joined with the given one.
-    """
-    query, key = arrays[:2]
-    if is_causal:
-        mask = and_causal(mask, query, key)
-    xp = array_namespace(query)
-    wide = accumulation_dtype(xp, query.dtype)
-    if wide is not query.dtype:
-        arrays = [xp.astype(x, wide, copy=False) for x in arrays]
-        bias = None if bias is None else xp.astype(bias, wide, copy=False)
-    return arrays, mask, bias
 
 
 def and_causal(mask, query, key):
@@ -76,12 +61,13 @@ def check_attention(arrays, mask, bias, scale, is_causal=False):
             f"got {tuple(arrays['value'].shape)}"
         )
     check_leading_axes(arrays)
-    scores_leading = broadcast_shapes(tuple(query.shape[:-2]), tuple(key.shape[:-2])) or ()
-    scores_shape = (*scores_leading, n_q, n_k)
-    if mask is not None:
-        check_mask(mask, query, scores_shape)
-    if bias is not None:
-        check_bias(bias, query, scores_shape)
+    if mask is not None or bias is not None:
+        scores_leading = broadcast_shapes(tuple(query.shape[:-2]), tuple(key.shape[:-2])) or ()
+        scores_shape = (*scores_leading, n_q, n_k)
+        if mask is not None:
+            check_mask(mask, query, scores_shape)
+        if bias is not None:
+            check_bias(bias, query, scores_shape)
     if scale is not None:
         scale = check_number("scale", scale)
     elif d_k == 0:

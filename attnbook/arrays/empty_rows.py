@@ -17,6 +17,15 @@ def finite(maximum: Array) -> Array:
     return xp.where(maximum == -xp.inf, xp.zeros_like(maximum), maximum)
 
 
+def shift(x: Array, axis: int) -> Array:
+    """Return what `x` is to be shifted by along `axis`: its maximum, or 0 where that is −∞."""
+    xp = array_namespace(x)
+    if x.shape[axis] == 0:
+        return xp.sum(x, axis=axis, keepdims=True)
+    highest = xp.max(x, axis=axis, keepdims=True)
+    return xp.where(highest == -xp.inf, xp.zeros_like(highest), highest)
+
+
 def or_one(total: Array) -> Array:
     """Return what a row is to be divided by: its total, or 1 where that is 0."""
     xp = array_namespace(total)

@@ -32,14 +32,16 @@ def check_inputs(inputs: dict[str, Any], matrices: dict[str, Any]) -> None:
     """Raise unless query, key and value fit together and each is as wide as its matrix is high."""
     check_floats(**inputs, weights=matrices["query"])
     for name, x in inputs.items():
-        check_width(name, x, matrices[name].shape[0])
-    key, value = inputs["key"], inputs["value"]
+        if x.ndim < 2 or x.shape[-1] != matrices[name].shape[0]:
+            check_width(name, x, matrices[name].shape[0])  # which says so
+    query, key, value = inputs["query"], inputs["key"], inputs["value"]
     if value.shape[-2] != key.shape[-2]:
         raise ValueError(
             f"value must have shape (..., {key.shape[-2]}, {value.shape[-1]}) to match key, "
             f"got {tuple(value.shape)}"
         )
-    check_leading_axes(inputs)
+    if not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
+        check_leading_axes(inputs)
 
 
 def check_width(name: str, x: Any, width: int | None, n: str = "n") -> None:

@@ -37,7 +37,7 @@ class IncrementalDecoder:
         if like is not None and library(like) == "torch":
             self.no_graph = importlib.import_module("torch").no_grad
         with self.no_graph():
-            memory, _ = encode(source, weights, source_mask, impl=impl)
+            memory = encode(source, weights, source_mask, impl=impl)
             self.memory = memory_keys_and_values(memory, weights.decoder.layers)
 
     def allow_beams(self) -> None:
@@ -91,7 +91,7 @@ class IncrementalDecoder:
             self.tokens, self.n = tokens, 0
         self.n_read = m = tokens.shape[-1]
         with self.no_graph():
-            logits, _ = decode(
+            logits = decode(
                 *(tokens, self.memory, self.weights, None, self.memory_mask),
                 past=self.cache,
                 start=self.n,

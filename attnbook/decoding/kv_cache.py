@@ -102,7 +102,26 @@ class KVCache:
         ValueError
             If a shape does not fit, the layer is not the next one, or PyTorch records a graph.
         """
-        self._check(layer, keys, values)
+        if not isinstance(layer, int):
+            check_int("layer", layer)
+        if not 0 <= layer <= len(self._rooms):
+            raise ValueError(f"layer must be from 0 to {len(self._rooms)}, got {layer}")
+        is_first = layer == len(self._rooms)
+        if is_first:
+            check_floats(keys=keys, values=values)
+        held = (keys, values) if is_first else self._rooms[layer]
+        for name, x, like in (("keys", keys, held[0]), ("values", values, held[1])):
+            if not hasattr(x, "ndim"):
+                check_array(name, x)
+            if x.ndim < 2:
+                raise ValueError(f"{name} must have shape (..., m, d), got {tuple(x.shape)}")
+            if x.dtype != like.dtype or device(x) != device(like):
+                check_floats(cache=like, **{name: x})
+            shape = (*like.shape[:-2], keys.shape[-2], like.shape[-1])
+            if x.shape != shape:
+                raise ValueError(f"{name} must have shape {shape}, got {tuple(x.shape)}")
+            if getattr(x, "requires_grad", False):
+                raise ValueError(f"{name} must need no gradient: decode under torch.no_grad()")
         if layer == len(self._rooms):
             self._rooms.append((keys, values))
             self._lengths.append(0)
@@ -149,28 +168,6 @@ class KVCache:
             room = -(-(self._lengths[layer] + 1) // BLOCK) * BLOCK  # with a place for the next
             keys, values = keys[..., :room, :], values[..., :room, :]
             self._rooms[layer] = gather(keys, index), gather(values, index)
-
-    def _check(self, layer, keys, values):
-        if not isinstance(layer, int):
-            check_int("layer", layer)
-        if not 0 <= layer <= len(self._rooms):
-            raise ValueError(f"layer must be from 0 to {len(self._rooms)}, got {layer}")
-        is_first = layer == len(self._rooms)
-        if is_first:
-            check_floats(keys=keys, values=values)
-        held = (keys, values) if is_first else self._rooms[layer]
-        for name, x, like in (("keys", keys, held[0]), ("values", values, held[1])):
-            if not hasattr(x, "ndim"):
-                check_array(name, x)
-            if x.ndim < 2:
-                raise ValueError(f"{name} must have shape (..., m, d), got {tuple(x.shape)}")
-            if x.dtype != like.dtype or device(x) != device(like):
-                check_floats(cache=like, **{name: x})
-            shape = (*like.shape[:-2], keys.shape[-2], like.shape[-1])
-            if x.shape != shape:
-                raise ValueError(f"{name} must have shape {shape}, got {tuple(x.shape)}")
-            if getattr(x, "requires_grad", False):
-                raise ValueError(f"{name} must need no gradient: decode under torch.no_grad()")
 
 
 def _moved(room, n, capacity):

@@ -108,7 +108,11 @@ def chain(
     repetition_penalty: float = 1.0,
 ) -> list[Processor]:
     """Return the processors that `sampler` applies, one after the other, or raise."""
-    made = [processors.repetition_penalty(repetition_penalty), processors.temperature(temperature)]
+    penalize, sharpen = (
+        processors.repetition_penalty(repetition_penalty),
+        processors.temperature(temperature),
+    )
+    made = [sharpen] if repetition_penalty == 1 else [penalize, sharpen]
     if top_k is not None:
         made.append(processors.top_k(top_k))
     if top_p is not None:

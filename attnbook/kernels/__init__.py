@@ -13,13 +13,14 @@ matrix of weights, and that `attnbook.attention_vjp` and PyTorch's autograd call
 
 where ``log_total``, of shape (..., n_q, 1), is the logarithm of each row's sum of exponentials
 (`tiled` keeps it as two numbers).
-Nothing here is imported before it is asked for.
+Only the reference and `Recorder` are imported before they are asked for.
 
 In the place of a name, ``impl=`` takes a function of your own with the signature of ``attention``.
 It is called with the arguments by their places. The mask is boolean, True = may attend, or None,
 and ``is_causal`` says whether later keys are hidden too, the last query at the last key; both
 broadcast to the scores. The heads of many share one call, (..., h, n, d), and grouped keys and
-values are repeated for it. PyTorch's autograd goes through whatever it does.
+values are repeated for it. PyTorch's autograd goes through whatever it does. `Recorder` is such a
+function: it keeps the attention weights.
 """
 
 import importlib
@@ -27,10 +28,13 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 from attnbook.arrays.arguments import check_float, check_same_home
 from attnbook.arrays.array import Array, array_namespace, broadcast_shapes, dtype_name, library
 from attnbook.arrays.move import how_to_install
+from attnbook.kernels import naive
+from attnbook.kernels.recorder import Recorder as Recorder
 
 REFERENCE = "reference"
 
@@ -96,7 +100,7 @@ LADDER = (
     Kernel("cupy_tiled", ("cupy",), "cuda", _SINGLE, "cupy", "tiled", "tiles in shared memory"),
     Kernel("triton", ("torch",), "cuda", _SINGLE, "triton", "tiled", "the matrix units", True),
 )
-"""The implementations beside the reference, from the plainest to the fastest of each device."""
+"""The implementations, from the reference, which is the first, to the fastest of each device."""
 
 KERNELS = {kernel.name: kernel for kernel in LADDER}
 IMPLS = (REFERENCE, *KERNELS)
@@ -148,13 +152,24 @@ def _kind(x: Array) -> str:
     return x.device.type if ours == "torch" else "cpu"
 
 
-def attention(impl, query, key, value, mask, bias, scale, is_causal):
+def attention(
+    impl: Impl,
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None,
+    bias: Array | None,
+    scale: float,
+    is_causal: bool,
+) -> Array:
     """Return the output of `impl` for checked arrays; differentiable for PyTorch's tensors."""
+    if impl == REFERENCE:
+        return naive.attention(query, key, value, mask, bias, scale, is_causal)
     if callable(impl):
         return _attention_by(impl, query, key, value, mask, bias, scale, is_causal)
     if _is_foreign(query):
         native = *_native(query, key, value, mask, bias), scale, is_causal
-        return attention(impl, *native).astype(query.dtype)
+        return array_namespace(query).astype(attention(impl, *native), query.dtype)
     arguments = (query, key, value, mask, bias, scale, is_causal)
     if KERNELS[impl].needs and library(query) == "torch":
         from attnbook.kernels.autograd import untraced
@@ -163,7 +178,7 @@ def attention(impl, query, key, value, mask, bias, scale, is_causal):
     return _attention(impl, *arguments)
 
 
-def _attention(impl, query, *others):
+def _attention(impl: str, query: Any, *others: Any) -> Array:
     module = kernel_for(impl, query)
     if KERNELS[impl].trainable and library(query) == "torch":
         from attnbook.kernels.autograd import differentiable
@@ -172,7 +187,16 @@ def _attention(impl, query, *others):
     return module.attention(query, *others)
 
 
-def _attention_by(function, query, key, value, mask, bias, scale, is_causal):
+def _attention_by(
+    function: Callable[..., Array],
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None,
+    bias: Array | None,
+    scale: float,
+    is_causal: bool,
+) -> Array:
     """Return what a function of the caller makes of checked arrays, or raise if it does not fit."""
     arguments = (query, key, value, mask, bias, scale, is_causal)
     try:
@@ -197,7 +221,7 @@ def _attention_by(function, query, key, value, mask, bias, scale, is_causal):
     return array_namespace(output).astype(output, query.dtype, copy=False)
 
 
-def _takes(function, arguments):
+def _takes(function: Callable[..., Array], arguments: tuple[Any, ...]) -> bool:
     """Tell whether a function can be called with so many arguments, as far as it says so."""
     try:
         inspect.signature(function).bind(*arguments)
@@ -206,7 +230,17 @@ def _takes(function, arguments):
     return True
 
 
-def attention_vjp(impl, query, key, value, grad_output, mask, bias, scale, is_causal):
+def attention_vjp(
+    impl: Impl,
+    query: Array,
+    key: Array,
+    value: Array,
+    grad_output: Array,
+    mask: Array | None,
+    bias: Array | None,
+    scale: float,
+    is_causal: bool,
+) -> tuple[Array, Array, Array]:
     """Return the gradients of query, key and value by the backward pass of `impl`.
 
     Their leading axes may be more than those of the inputs, whose gradients are the sums over them:
@@ -237,6 +271,6 @@ def _is_foreign(x: Array) -> bool:
     return not getattr(x.dtype, "isnative", True)
 
 
-def _native(*arrays):
+def _native(*arrays: Any) -> list[Any]:
     """Return arrays of NumPy in the byte order of this processor; None stays None."""
     return [x if x is None else x.astype(x.dtype.newbyteorder("="), copy=False) for x in arrays]

@@ -7,6 +7,8 @@ weights take O(n²).
 """
 
 import contextlib
+from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -15,7 +17,16 @@ from torch.autograd import forward_ad
 from attnbook.arrays.array import sum_to_shape
 
 
-def differentiable(module, query, key, value, mask, bias, scale, is_causal):
+def differentiable(
+    module: ModuleType,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    scale: float,
+    is_causal: bool,
+) -> torch.Tensor:
     """Return what ``module.attention`` returns, with gradients by ``module.backward``.
 
     Where autograd records nothing it is ``module.attention`` itself. Query, key and value get a
@@ -41,7 +52,7 @@ def differentiable(module, query, key, value, mask, bias, scale, is_causal):
         return module.attention(*_cut(*arguments[:5]), scale, is_causal)
 
 
-def check_bias(impl, bias):
+def check_bias(impl: str, bias: Any) -> None:
     """Raise ValueError if a derivative with respect to `bias` is asked for, which no kernel has."""
     if bias is None:
         return
@@ -57,7 +68,7 @@ def check_bias(impl, bias):
     )
 
 
-def untraced(function, *arguments):
+def untraced(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call `function` outside of `torch.compile`, which breaks what has a compiler of its own."""
     if torch.compiler.is_compiling():  # else there is no need to load it
         function = torch.compiler.disable(function)
@@ -68,19 +79,28 @@ class _Attention(torch.autograd.Function):
     """The node of the graph."""
 
     @staticmethod
-    def forward(module, query, key, value, mask, bias, scale, is_causal):
+    def forward(
+        module: ModuleType,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        mask: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        scale: float,
+        is_causal: bool,
+    ) -> Any:
         with _plain(query):
             return module.forward(*_cut(query, key, value, mask, bias), scale, is_causal)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs, output):
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.module, *arrays, ctx.scale, ctx.is_causal = inputs
         ctx.save_for_backward(*arrays, *output)
         ctx.mark_non_differentiable(output[1])
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, grad_output, _):
+    def backward(ctx: Any, grad_output: torch.Tensor | None, _: Any) -> Any:
         if grad_output is None:
             return (None,) * 8
         *arrays, output, log_total = ctx.saved_tensors
@@ -93,7 +113,18 @@ class _Gradients(torch.autograd.Function):
     """The backward pass, a node of its own: `once_differentiable` would not always raise."""
 
     @staticmethod
-    def forward(module, needed, query, key, value, mask, bias, scale, is_causal, *after):
+    def forward(
+        module: ModuleType,
+        needed: tuple[bool, ...],
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        mask: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        scale: float,
+        is_causal: bool,
+        *after: torch.Tensor,
+    ) -> Any:
         arrays = _cut(query, key, value, mask, bias)
         output, log_total, grad_output = _cut(*after)
         grad_output = grad_output.contiguous()  # that of a sum is one number, repeated by strides
@@ -106,31 +137,31 @@ class _Gradients(torch.autograd.Function):
             )
 
     @staticmethod
-    def setup_context(ctx: Any, inputs, output):
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.name = _name(inputs[0])
 
     @staticmethod
-    def backward(ctx: Any, *_):
+    def backward(ctx: Any, *_: Any) -> Any:
         raise RuntimeError(
             f"impl={ctx.name!r} has no gradient of second order; impl='reference' has one"
         )
 
 
-def _name(module):
+def _name(module: ModuleType) -> str:
     return module.__name__.rpartition(".")[2]
 
 
-def _cut(*arrays):
+def _cut(*arrays: torch.Tensor | None) -> list[Any]:
     """Return the arrays without their graph: `Tensor.numpy` wants none."""
     return [None if x is None else x.detach() for x in arrays]
 
 
-def _has_tangent(arrays):
+def _has_tangent(arrays: Iterable[torch.Tensor]) -> bool:
     """Whether forward-mode differentiation runs: the node above says that it has none."""
     return any(forward_ad.unpack_dual(x).tangent is not None for x in arrays)
 
 
-def _autocast_dtype(x):
+def _autocast_dtype(x: torch.Tensor) -> torch.dtype | None:
     """Return the dtype that ``torch.autocast`` wants of `x`, or None where it says nothing."""
     kind = x.device.type
     if x.dtype == torch.float64 or not _autocasts(kind):
@@ -138,12 +169,12 @@ def _autocast_dtype(x):
     return torch.get_autocast_dtype(kind)
 
 
-def _plain(x):
+def _plain(x: torch.Tensor) -> contextlib.AbstractContextManager:
     """Return a context in which PyTorch changes no dtype behind a kernel's back."""
     kind = x.device.type
     return torch.autocast(kind, enabled=False) if _autocasts(kind) else contextlib.nullcontext()
 
 
-def _autocasts(kind):
+def _autocasts(kind: str) -> bool:
     """Whether ``torch.autocast`` is on; some kinds of devices, such as "meta", have none."""
     return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)

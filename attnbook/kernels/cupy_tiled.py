@@ -14,6 +14,7 @@ References: `attnbook.kernels.tiled`; Dao (2023), "FlashAttention-2"; Dao et al.
 """
 
 import functools
+from typing import Any
 
 import cupy
 import numpy as np
@@ -34,7 +35,9 @@ LEAST_TILES = 4
 """Of keys in a part: fewer are not worth a merge."""
 
 
-def attention(query, key, value, mask, bias, scale, is_causal):
+def attention(
+    query: Any, key: Any, value: Any, mask: Any, bias: Any, scale: float, is_causal: bool
+) -> Any:
     """Return `attnbook.attention` of CuPy arrays of float16, bfloat16 or float32.
 
     Takes checked arrays, as every rung does. Keys and values that heads share are not repeated,
@@ -68,17 +71,19 @@ def attention(query, key, value, mask, bias, scale, is_causal):
     return _attend(query, key, value, mask, bias, scale, is_causal)
 
 
-def _shares_keys(query, key, value):
+def _shares_keys(query: Any, key: Any, value: Any) -> bool:
     """Say whether the last leading axis of `query` meets only one head of keys and values."""
     return query.ndim > 2 and all(x.ndim < 3 or x.shape[-3] == 1 for x in (key, value))
 
 
-def _swapped(x, ndim):
+def _swapped(x: Any, ndim: int) -> Any:
     """Return (..., group, 1, n) as (..., 1, group, n)."""
     return cupy.swapaxes(x[(None,) * (ndim - x.ndim)], -3, -2)
 
 
-def _attend(query, key, value, mask, bias, scale, is_causal):
+def _attend(
+    query: Any, key: Any, value: Any, mask: Any, bias: Any, scale: float, is_causal: bool
+) -> Any:
     x = Inputs.of(query, key, value, mask, bias)
     if x.output.size == 0:
         return x.output
@@ -110,7 +115,7 @@ def _attend(query, key, value, mask, bias, scale, is_causal):
     return x.output
 
 
-def _parts(n_blocks, n_key_tiles, at_once):
+def _parts(n_blocks: int, n_key_tiles: int, at_once: int) -> tuple[int, int]:
     """Return into how many parts to split the keys, and the tiles of a part.
 
     So many that all blocks run at once, if without that half of the GPU would be idle.
@@ -122,5 +127,5 @@ def _parts(n_blocks, n_key_tiles, at_once):
 
 
 @functools.cache
-def _n_processors(cupy, device):
+def _n_processors(cupy: Any, device: int) -> int:
     return cupy.cuda.Device(device).attributes["MultiProcessorCount"]

@@ -8,10 +8,19 @@ lose their gradients, and the standard does not promise writing in place.
 
 import numpy as np
 
-from attnbook.kernels.score_tiles import tile_of, widen
+from attnbook.kernels.naive import widen
+from attnbook.kernels.score_tiles import tile_of
 
 
-def attention(query, key, value, mask, bias, scale, is_causal):
+def attention(
+    query: np.ndarray,
+    key: np.ndarray,
+    value: np.ndarray,
+    mask: np.ndarray | None,
+    bias: np.ndarray | None,
+    scale: float,
+    is_causal: bool,
+) -> np.ndarray:
     """Return the output; one array of all scores, and two more bytes a score for masks."""
     q, k, v, bias = widen(query, key, value, bias)
     n_q, n_k = q.shape[-2], k.shape[-2]
@@ -23,7 +32,15 @@ def attention(query, key, value, mask, bias, scale, is_causal):
     return output.astype(query.dtype, copy=False)
 
 
-def hide(scores, mask, bias, is_causal, rows, columns, offset):
+def hide(
+    scores: np.ndarray,
+    mask: np.ndarray | None,
+    bias: np.ndarray | None,
+    is_causal: bool,
+    rows: slice,
+    columns: slice,
+    offset: int,
+) -> None:
     """Add the bias to the scores of a tile and write −∞ where a query may not attend."""
     if bias is not None:
         scores += tile_of(bias, rows, columns)
@@ -34,7 +51,9 @@ def hide(scores, mask, bias, is_causal, rows, columns, offset):
         np.copyto(scores, -np.inf, where=np.arange(columns.start, columns.stop) > own[:, None])
 
 
-def exponentials(scores, before=-np.inf):
+def exponentials(
+    scores: np.ndarray, before: np.ndarray | float = -np.inf
+) -> tuple[np.ndarray, np.ndarray]:
     """Overwrite scores s by exp(s − m), and return the maxima m and the sums, (..., n_q, 1).
 
     m is at least `before`; where it would be −∞, 0 is subtracted instead.

@@ -7,20 +7,22 @@ the folder `numba_loops`; threads share the panels. Agrees with `attnbook.kernel
 NumPy arrays and PyTorch's tensors, and computes in float32.
 """
 
+from typing import Any
+
 from attnbook.kernels.numba_loops import backward as gradients
 from attnbook.kernels.numba_loops import forward as panels
 
 
-def attention(*arguments):
+def attention(*arguments: Any) -> Any:
     """Return the output; O(n d) memory beside it. Few queries go another way (`few_queries`)."""
     return panels.forward(None, arguments, few=True)[0]
 
 
-def forward(*arguments, n_threads=None):
+def forward(*arguments: Any, n_threads: int | None = None) -> tuple[Any, Any]:
     """Return the output and the logarithm of each row's sum of exponentials, -inf for no key."""
     return panels.forward(None, arguments, few=False, n_threads=n_threads)
 
 
-def backward(*arguments):
+def backward(*arguments: Any) -> tuple[Any, ...]:
     """Return the gradients of query, key and value, by loops that any compiler makes vectors of."""
     return gradients.backward(None, *arguments)

@@ -9,6 +9,8 @@ rung *numba* with another product of tiles, that of `attnbook.compilers.register
 with products of bfloat16 numbers, where tensors hold them and the processor multiplies them.
 """
 
+from typing import Any
+
 from attnbook.arrays.array import dtype_name
 from attnbook.compilers.register_tiles import TILES, Tile, has_pairs, lanes
 from attnbook.kernels.numba_loops import backward as gradients
@@ -24,19 +26,23 @@ def vector_unit() -> str:
     return f"{name}, {lanes()} lanes"
 
 
-def tile_for(query, key, value, mask, bias, scale, is_causal) -> Tile:
+def tile_for(
+    query: Any, key: Any, value: Any, mask: Any, bias: Any, scale: float, is_causal: bool
+) -> Tile:
     """Return the tile for these arrays: of bfloat16 pairs, where one instruction takes them."""
     tile = TILES[lanes()]
     able = has_pairs() and bias is None and dtype_name(query.dtype) == "bfloat16"
     return PAIRS if able and query.shape[-1] and query.shape[-1] % 2 == 0 else tile
 
 
-def attention(*arguments):
+def attention(*arguments: Any) -> Any:
     """Return the output; O(n d) memory beside it. Few queries go another way (`few_queries`)."""
     return panels.forward(tile_for(*arguments), arguments, few=True)[0]
 
 
-def forward(*arguments, tile=None, n_threads=None):
+def forward(
+    *arguments: Any, tile: Tile | None = None, n_threads: int | None = None
+) -> tuple[Any, Any]:
     """Return the output and the logarithm of each row's sum of exponentials, -inf for no key.
 
     `tile` is a `Tile` for other registers than this processor's, such as those of AVX2.
@@ -45,6 +51,6 @@ def forward(*arguments, tile=None, n_threads=None):
     return panels.forward(tile, arguments, few=False, n_threads=n_threads)
 
 
-def backward(*arguments):
+def backward(*arguments: Any) -> tuple[Any, ...]:
     """Return the gradients of query, key and value, by products that stay in registers."""
     return gradients.backward(gradients.TILES[lanes()], *arguments)

@@ -87,7 +87,7 @@ class RunningSoftmax:
     weighted: Annotated[Array, "... n_q d_v"]
     dtype: Any
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_floats(weighted=self.weighted, maximum=self.maximum, total=self.total)
         if self.weighted.ndim < 2:
             raise ValueError(

@@ -1,56 +1,58 @@
 """Tiles of scores in plain array code, and one head after the other."""
 
 import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from array_api_compat import device
 
-from attnbook.arrays.array import accumulation_dtype, array_namespace, broadcast_shapes
+from attnbook.arrays.array import Array, array_namespace, broadcast_shapes
 from attnbook.arrays.attention_arguments import causal_mask
+from attnbook.kernels.naive import scores_of
 
 
-def widen(query, *others):
-    """Return the arrays in the dtype to compute in; None stays None."""
-    xp = array_namespace(query)
-    wide = accumulation_dtype(xp, query.dtype)
-    return [x if x is None else xp.astype(x, wide, copy=False) for x in (query, *others)]
-
-
-def tiles(n, size):
+def tiles(n: int, size: int) -> list[slice]:
     """Return slices that cut 0 … n into pieces of `size` and a rest."""
     return [slice(start, min(start + size, n)) for start in range(0, n, size)]
 
 
-def later(rows, columns, n_q, n_k):
+def later(rows: slice, columns: slice, n_q: int, n_k: int) -> bool:
     """Return whether all keys of a tile come later than all of its queries: nothing to see."""
     return columns.start > rows.stop - 1 + n_k - n_q
 
 
-def tile_of(x, rows, columns):
+def tile_of(x: Any, rows: slice, columns: slice) -> Any:
     """Return the part of a mask or bias that belongs to a tile; axes of length 1 stay."""
     if x.ndim > 1 and x.shape[-2] != 1:
         x = x[..., rows, :]
     return x if x.ndim == 0 or x.shape[-1] == 1 else x[..., columns]
 
 
-def scores_of(query, key, mask, bias, scale, is_causal, rows, columns):
+def tile_scores(
+    query: Array,
+    key: Array,
+    mask: Array | None,
+    bias: Array | None,
+    scale: float,
+    is_causal: bool,
+    rows: slice,
+    columns: slice,
+) -> Array:
     """Return the scores of a tile, −∞ where a query may not attend."""
-    xp = array_namespace(query)
-    n_q, n_k = query.shape[-2], key.shape[-2]
-    # (..., rows, d_k) times (..., d_k, columns)
-    part = xp.matrix_transpose(key[..., columns, :])
-    scores = xp.matmul(query[..., rows, :] * scale, part)
-    if bias is not None:
-        scores = scores + tile_of(bias, rows, columns)
+    offset = key.shape[-2] - query.shape[-2]
     seen = None if mask is None else tile_of(mask, rows, columns)
-    if is_causal and columns.stop - 1 > rows.start + n_k - n_q:  # the tile crosses the diagonal
-        causal = causal_mask(query, rows, columns, n_k - n_q)
+    if is_causal and columns.stop - 1 > rows.start + offset:  # the tile crosses the diagonal
+        causal = causal_mask(query, rows, columns, offset)
         seen = causal if seen is None else seen & causal
-    if seen is None:
-        return scores
-    return xp.where(seen, scores, xp.full_like(scores, -xp.inf))
+    bias = None if bias is None else tile_of(bias, rows, columns)
+    return scores_of(query[..., rows, :], key[..., columns, :], seen, bias, scale)
 
 
-def head_by_head(function, shapes, *arrays):
+def head_by_head(
+    function: Callable[..., tuple[Array, ...]],
+    shapes: Sequence[tuple[int, ...]],
+    *arrays: Any,
+) -> tuple[Array, ...]:
     """Call `function` with every head of `arrays` in turn, and stack each of its results.
 
     The leading axes of the arrays broadcast; None stays None. A head of (..., n, d) is (n, d), and
@@ -72,7 +74,7 @@ def head_by_head(function, shapes, *arrays):
     )
 
 
-def for_each_head(x, leading):
+def for_each_head(x: Any, leading: tuple[int, ...]) -> Any:
     """Return `x` with these leading axes and two more, without copying it."""
     xp = array_namespace(x)
     if x.ndim < 2:

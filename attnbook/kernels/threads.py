@@ -9,13 +9,15 @@ several threads take turns. Agrees with `attnbook.kernels.tiled`. NumPy alone.
 import functools
 import os
 import threading
+from typing import Any
 
 import numpy as np
 import threadpoolctl
 
 from attnbook.arrays.threads import in_parts, n_threads_for
 from attnbook.kernels.in_place import exponentials, hide
-from attnbook.kernels.score_tiles import for_each_head, later, tile_of, tiles, widen
+from attnbook.kernels.naive import widen
+from attnbook.kernels.score_tiles import for_each_head, later, tile_of, tiles
 
 ROWS, COLUMNS = 256, 512  # 512 KiB of scores in float32: they stay in the cache of a core
 WORTH = 2**19  # multiplications and additions that pay for waking a thread
@@ -28,7 +30,15 @@ if hasattr(os, "register_at_fork"):  # no child process begins in the midst of a
     )
 
 
-def attention(query, key, value, mask, bias, scale, is_causal):
+def attention(
+    query: np.ndarray,
+    key: np.ndarray,
+    value: np.ndarray,
+    mask: np.ndarray | None,
+    bias: np.ndarray | None,
+    scale: float,
+    is_causal: bool,
+) -> np.ndarray:
     """Return the output; a tile of scores for each thread is all the memory that it needs."""
     q, k, v, bias = widen(query, key, value, bias)
     n_q, n_k = q.shape[-2], k.shape[-2]
@@ -38,7 +48,7 @@ def attention(query, key, value, mask, bias, scale, is_causal):
     output = np.empty((*leading, n_q, v.shape[-1]), dtype=q.dtype)
     jobs = [(head, rows) for head in np.ndindex(*leading) for rows in tiles(n_q, ROWS)]
 
-    def work(start, stop, part):
+    def work(start: int, stop: int, part: int) -> None:
         scores = np.empty(ROWS * COLUMNS, dtype=q.dtype)
         for head, rows in jobs[start:stop]:
             of_head = [None if x is None else x[head] for x in (q, k, v, mask, bias)]
@@ -51,7 +61,14 @@ def attention(query, key, value, mask, bias, scale, is_causal):
     return output.astype(query.dtype, copy=False)
 
 
-def _rows(of_head, scale, is_causal, rows, scratch, output):
+def _rows(
+    of_head: list[Any],
+    scale: float,
+    is_causal: bool,
+    rows: slice,
+    scratch: np.ndarray,
+    output: np.ndarray,
+) -> None:
     """Write the output of one tile of queries of one head."""
     q, k, v, mask, bias = of_head
     n_q, n_k = q.shape[-2], k.shape[-2]
@@ -78,6 +95,6 @@ def _rows(of_head, scale, is_causal, rows, scratch, output):
 
 
 @functools.cache
-def _blas():
+def _blas() -> threadpoolctl.ThreadpoolController:
     """Return what knows the BLAS of this process; looking for it takes a millisecond."""
     return threadpoolctl.ThreadpoolController().select(user_api="blas")

@@ -6,29 +6,50 @@ turns, and each finds the memory of the one before in the cache of the processor
 Agrees with `attnbook.attention` with ``impl="reference"``. Any library, any device; O(n) memory.
 """
 
+from typing import Any
+
 from array_api_compat import device
 
-from attnbook.arrays.array import array_namespace
+from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.empty_rows import finite, or_one
+from attnbook.kernels.naive import widen
 from attnbook.kernels.running_softmax import merge_of, read_of
-from attnbook.kernels.score_tiles import head_by_head, later, scores_of, tiles, widen
+from attnbook.kernels.score_tiles import head_by_head, later, tile_scores, tiles
 
 ROWS, COLUMNS = 512, 1024  # 2 MiB of scores in float32
 
 
-def attention(query, key, value, mask, bias, scale, is_causal):
+def attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None,
+    bias: Array | None,
+    scale: float,
+    is_causal: bool,
+) -> Array:
     """Return the output; a few tiles of scores are all the memory beside it."""
     return forward(query, key, value, mask, bias, scale, is_causal)[0]
 
 
-def forward(query, key, value, mask, bias, scale, is_causal):
+def forward(
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None,
+    bias: Array | None,
+    scale: float,
+    is_causal: bool,
+) -> tuple[Array, Array]:
     """Return the output, and the maximum and the log total of each row, (..., n_q, 2).
 
     Their sum is log Σ exp(score). But beside a maximum of 10,000 a float32 has no digits left for
     the logarithm of a total of 2, so the two stay apart.
     """
 
-    def of_head(q, k, v, mask, bias):
+    def of_head(
+        q: Array, k: Array, v: Array, mask: Array | None, bias: Array | None
+    ) -> tuple[Array, ...]:
         return forward_of_head(q, k, v, mask, bias, scale, is_causal)
 
     q, k, v, bias = widen(query, key, value, bias)
@@ -37,7 +58,15 @@ def forward(query, key, value, mask, bias, scale, is_causal):
     return array_namespace(query).astype(output, query.dtype, copy=False), log_total
 
 
-def forward_of_head(q, k, v, mask, bias, scale, is_causal):
+def forward_of_head(
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Array | None,
+    bias: Array | None,
+    scale: float,
+    is_causal: bool,
+) -> tuple[Array, Array]:
     """Return the output (n_q, d_v), and maximum and log total (n_q, 2), of one head."""
     xp = array_namespace(q)
     n_q, n_k = q.shape[0], k.shape[0]
@@ -47,7 +76,7 @@ def forward_of_head(q, k, v, mask, bias, scale, is_causal):
         for columns in tiles(n_k, COLUMNS):
             if is_causal and later(rows, columns, n_q, n_k):
                 break
-            scores = scores_of(q, k, mask, bias, scale, is_causal, rows, columns)
+            scores = tile_scores(q, k, mask, bias, scale, is_causal, rows, columns)
             part = read_of(scores, v[columns, :])
             state = part if state is None else merge_of(state, part)
         if state is None:  # no key is there, or all come later
@@ -58,13 +87,26 @@ def forward_of_head(q, k, v, mask, bias, scale, is_causal):
     return xp.concat(outputs, axis=0), xp.concat(log_totals, axis=0)
 
 
-def backward(query, key, value, mask, bias, scale, is_causal, output, log_total, grad_output):
+def backward(
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None,
+    bias: Array | None,
+    scale: float,
+    is_causal: bool,
+    output: Array,
+    log_total: Array,
+    grad_output: Array,
+) -> tuple[Array, ...]:
     """Return the gradients of query, key and value, with the leading axes of the output.
 
     Half precision is widened to float32, which is rounded when they have been summed over heads.
     """
 
-    def of_head(q, k, v, mask, bias, *after):
+    def of_head(
+        q: Array, k: Array, v: Array, mask: Array | None, bias: Array | None, *after: Array
+    ) -> tuple[Array, ...]:
         return backward_of_head(q, k, v, mask, bias, scale, is_causal, *after)
 
     q, k, v, bias, o, g = widen(query, key, value, bias, output, grad_output)
@@ -72,7 +114,18 @@ def backward(query, key, value, mask, bias, scale, is_causal, output, log_total,
     return head_by_head(of_head, shapes, q, k, v, mask, bias, o, log_total, g)
 
 
-def backward_of_head(q, k, v, mask, bias, scale, is_causal, output, log_total, grad_output):
+def backward_of_head(
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Array | None,
+    bias: Array | None,
+    scale: float,
+    is_causal: bool,
+    output: Array,
+    log_total: Array,
+    grad_output: Array,
+) -> tuple[Array, Array, Array]:
     """Return the gradients of one head.
 
     With the weights of a tile A = exp(S − maximum − log_total): the mean a · g over *all* keys,
@@ -89,7 +142,7 @@ def backward_of_head(q, k, v, mask, bias, scale, is_causal, output, log_total, g
         for j, columns in enumerate(columns_of):
             if is_causal and later(rows, columns, n_q, n_k):
                 break
-            scores = scores_of(q, k, mask, bias, scale, is_causal, rows, columns)
+            scores = tile_scores(q, k, mask, bias, scale, is_causal, rows, columns)
             weights = xp.exp(scores - maximum[rows, :] - log_total[rows, :])
             of_rows = grad_output[rows, :]
             grad_weights = xp.matmul(of_rows, xp.matrix_transpose(v[columns, :]))
@@ -104,7 +157,7 @@ def backward_of_head(q, k, v, mask, bias, scale, is_causal, output, log_total, g
     )
 
 
-def _joined(parts, where, like):
+def _joined(parts: list[Any], where: list[slice], like: Array) -> Array:
     xp = array_namespace(like)
     options = {"dtype": like.dtype, "device": device(like)}
     whole = [

@@ -31,12 +31,28 @@ DEVICES = ("cuda", "cpu") if triton.knobs.runtime.interpret else ("cuda",)
 """Where arrays may be: on the CPU too where TRITON_INTERPRET=1 was set before the import."""
 
 
-def attention(query, key, value, mask, bias, scale, is_causal):
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    scale: float,
+    is_causal: bool,
+) -> torch.Tensor:
     """Return the output; beside it O(n_q) memory, and a list of tiles where there is a mask."""
     return forward(query, key, value, mask, bias, scale, is_causal)[0]
 
 
-def forward(query, key, value, mask, bias, scale, is_causal):
+def forward(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    scale: float,
+    is_causal: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the output and log Σ exp(score) of each row, −∞ for a row that sees no key."""
     if scale < 0:  # the kernels take the largest product for that of the largest score
         query, scale = -query, -scale
@@ -47,7 +63,18 @@ def forward(query, key, value, mask, bias, scale, is_causal):
     return path.forward(x)
 
 
-def backward(query, key, value, mask, bias, scale, is_causal, output, log_total, grad_output):
+def backward(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    scale: float,
+    is_causal: bool,
+    output: torch.Tensor,
+    log_total: torch.Tensor,
+    grad_output: torch.Tensor,
+) -> tuple[torch.Tensor, ...]:
     """Return the gradients of query, key and value from what `forward` returned."""
     x = operands(query, key, value, mask, bias, scale, is_causal)
     if x.is_empty:

@@ -11,13 +11,14 @@ import hashlib
 import importlib
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import array_api_compat
 import numpy as np
 
-from attnbook.arrays.array import array_namespace, sum_to_shape
+from attnbook.arrays.array import Array, array_namespace, sum_to_shape
 from attnbook.arrays.cache import cache
 from attnbook.arrays.move import attempt, import_library, move
 from attnbook.kernels import KERNELS, LADDER, Kernel
@@ -197,7 +198,7 @@ def _far(what: str, got: Any, expected: Any, dtype: str) -> list[str]:
     return []
 
 
-def exact(arrays, scale, is_causal):
+def exact(arrays: Sequence[Array], scale: float, is_causal: bool) -> tuple[Array, ...]:
     """Return output, log Σ exp(score) and the three gradients, by the formula.
 
     `arrays` of any library are query, key, value and the gradient of the output, in float64, with

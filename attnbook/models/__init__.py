@@ -13,7 +13,6 @@ _HOMES = {
     "RecordedSentences": "recorded",
     "SentenceEncoder": "sentences",
     "bert": "bert_encoder",
-    "bert_with_weights": "bert_encoder",
     "draft_writer": "language_model",
     "from_transformers": "hugging_face",
     "mean_vectors": "sentences",

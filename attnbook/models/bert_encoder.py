@@ -14,6 +14,7 @@ from attnbook.multi_head.masks import check_head_mask
 from attnbook.transformers.embed import embed_of
 from attnbook.transformers.encoder import encoder_of
 from attnbook.transformers.layer_norm import LayerNormWeights, layer_norm_of
+from attnbook.transformers.self_attention import options_of
 from attnbook.transformers.stack import EncoderWeights
 
 # The mathematics, of checked arrays.
@@ -27,7 +28,7 @@ def bert_of(ids, weights, mask, token_types, impl=REFERENCE):
     else:
         x = x + embed_of(token_types, weights.token_type_embedding, scale=False)
     x = layer_norm_of(x, weights.embedding_norm)  # (..., n, d_model)
-    return encoder_of(x, weights.encoder, mask, impl=impl)
+    return encoder_of(x, weights.encoder, options_of(weights.encoder, x, mask=mask, impl=impl))
 
 
 # The weights, and the functions, which check what they are given.
@@ -78,27 +79,6 @@ class BertWeights(Weights):
             raise ValueError(f"all parts must have one width d_model, got {listed}")
 
 
-def bert_with_weights(
-    ids: Annotated[Array, "... n"],
-    weights: BertWeights,
-    mask: Annotated[Array, "..."] | None = None,
-    *,
-    token_types: Annotated[Array, "... n"] | None = None,
-) -> tuple[Annotated[Array, "... n d_model"], tuple[Array, ...]]:
-    """Return the output of `bert` and the attention weights of every layer.
-
-    The parameters and what is raised are those of `bert`;
-    there is no `impl`, since the reference alone keeps the weights.
-
-    Returns
-    -------
-    output : array, shape (..., n, d_model)
-    A : tuple of arrays, shape (..., h, n, n), one a layer
-    """
-    _check(ids, weights, mask, token_types)
-    return bert_of(ids, weights, mask, token_types)
-
-
 def bert(
     ids: Annotated[Array, "... n"],
     weights: BertWeights,
@@ -128,6 +108,7 @@ def bert(
     -------
     array, shape (..., n, d_model)
         Of the dtype of the weights. Rows of padding hold numbers that mean nothing.
+        ``impl=kernels.Recorder()`` keeps the attention weights of every layer.
 
     Raises
     ------
@@ -157,7 +138,7 @@ def bert(
     """
     check_impl(impl)
     _check(ids, weights, mask, token_types)
-    return bert_of(ids, weights, mask, token_types, impl)[0]
+    return bert_of(ids, weights, mask, token_types, impl)
 
 
 def _check(ids, weights, mask, token_types):

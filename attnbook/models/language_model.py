@@ -22,17 +22,12 @@ from attnbook.data.records import packed
 from attnbook.decoding.generate import stream
 from attnbook.decoding.sampling import sampler
 from attnbook.decoding.speculative import speculative_stream
-from attnbook.kernels import REFERENCE, Impl
+from attnbook.kernels import REFERENCE, Impl, Recorder
 from attnbook.masking import causal
 from attnbook.single_head.softmax import log_softmax
 from attnbook.transformers.decoder import decoder
 from attnbook.transformers.stack import DecoderWeights
-from attnbook.transformers.transformer import (
-    check_tokens,
-    placed_tokens,
-    transformer,
-    transformer_with_weights,
-)
+from attnbook.transformers.transformer import check_tokens, placed_tokens, transformer
 from attnbook.transformers.weights import TransformerWeights
 
 
@@ -112,8 +107,9 @@ class LanguageModel:
         """
         if not self.weights.decoder.layers:
             raise ValueError("weights must have at least 1 layer to attend, got 0")
-        _, A = transformer_with_weights(None, self.ids(text), self.weights)
-        return np.stack([move(one, "numpy") for one in A["decoder"]])
+        recorder = Recorder()
+        transformer(None, self.ids(text), self.weights, impl=recorder)
+        return np.stack([move(A, "numpy") for A in recorder.weights])
 
     def stream(self, text: str, layer: int) -> Annotated[Array, "n d_model"]:
         """Return the residual stream of `text` before `layer`: 0 is the embedding, with positions.
@@ -138,7 +134,7 @@ class LanguageModel:
 
         def keep(query, key, value, mask, bias, scale, is_causal):
             seen.append((query, key, value))
-            return kernels.attention("naive", query, key, value, mask, bias, scale, is_causal)
+            return kernels.attention(REFERENCE, query, key, value, mask, bias, scale, is_causal)
 
         self._through(text, layer + 1, keep)
         return seen[layer]
@@ -269,22 +265,22 @@ class LanguageModel:
 
     def _drawn(self, steps, ids, length, context):
         """Yield tokens; `steps` begins anew where the context is full."""
-        left = length
+        left, stop = length, self.tokenizer.stop
         while left:
             ids = ids[-(context // 2) :] if len(ids) >= context else ids
             prompt = placed(np.array([ids]), self.weights.target_embedding)
             for step in steps(prompt=prompt, max_length=min(left, context - len(ids))):
                 token, left = int(step.tokens[0]), left - 1
-                if token == self.tokenizer.stop:
+                if token == stop:
                     return
                 ids.append(token)
                 yield token
 
     def _text_of(self, tokens):
         """Yield the characters that the bytes of `tokens` complete."""
-        utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        utf8, stop = codecs.getincrementaldecoder("utf-8")("replace"), self.tokenizer.stop
         for token in tokens:
-            known = token < self.tokenizer.stop  # another special token stands for nothing
+            known = token < stop  # another special token stands for nothing
             if piece := utf8.decode(self.tokenizer.tokens[token] if known else b""):
                 yield piece
         if piece := utf8.decode(b"", final=True):

@@ -18,7 +18,7 @@ from attnbook.data.batch import pad
 from attnbook.data.ids import texts_of
 from attnbook.data.word_pieces import WordPieces
 from attnbook.hashing.projections import unit
-from attnbook.kernels import REFERENCE, Impl, check_impl
+from attnbook.kernels import REFERENCE, Impl, Recorder, check_impl
 from attnbook.models import store
 from attnbook.models.bert_encoder import BertWeights, bert_of
 from attnbook.models.hugging_face import from_transformers
@@ -200,8 +200,9 @@ class SentenceEncoder:
         if not self.weights.encoder.layers:
             raise ValueError("weights must have at least 1 layer to attend, got 0")
         ids = placed(self.tokenizer.encode(text, self.longest), self.weights.token_embedding)
-        _, A = bert_of(ids, self.weights, None, None)
-        return np.stack([numbers_of("A", x) for x in A])
+        recorder = Recorder()
+        bert_of(ids, self.weights, None, None, recorder)
+        return np.stack([numbers_of("A", x) for x in recorder.weights])
 
     def _vectors(self, rows, impl):
         """Return the vectors of texts whose ids are given, filled up to the longest."""
@@ -210,7 +211,7 @@ class SentenceEncoder:
         table = self.weights.token_embedding
         is_token = placed(known, table)
         mask = None if known.all() else is_token[:, None, None, :]
-        x, _ = bert_of(placed(ids, table), self.weights, mask, None, impl)
+        x = bert_of(placed(ids, table), self.weights, mask, None, impl)
         return mean_vectors_of(x, is_token)
 
 

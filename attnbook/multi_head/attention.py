@@ -5,85 +5,82 @@ r"""Multi-head attention: several heads side by side, each over its own projecti
 """
 
 import math
+from collections.abc import Callable
 from typing import Annotated
 
 from attnbook import kernels
 from attnbook.arrays.arguments import check_bool
-from attnbook.arrays.array import Array, accumulation_dtype, array_namespace
-from attnbook.arrays.attention_arguments import and_causal
+from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.projections import check_inputs, project
 from attnbook.arrays.weights import check_part
 from attnbook.kernels import REFERENCE, Impl, check_impl
 from attnbook.multi_head.heads import merge_heads_of, repeat_heads, split_heads_of
 from attnbook.multi_head.masks import check_head_bias, check_head_mask
 from attnbook.multi_head.weights import MultiHeadWeights
-from attnbook.single_head.attention import scores_of
-from attnbook.single_head.softmax import softmax_of
+
+KeysAndValues = tuple[Array, Array]
+"""Keys (..., h_kv, n_k, d_k) and values (..., h_kv, n_k, d_v) of every head."""
+
+Turn = Callable[[Array], Array]
+"""What rotates queries and keys to their positions."""
 
 # The mathematics, of checked arrays.
 
 
-def multi_head_attention_of(query, key, value, weights, mask, **how):
-    return attend(query, keys_and_values(key, value, weights), weights, mask, **how)
-
-
-def keys_and_values(key, value, weights, turn=None):
+def keys_and_values(
+    key: Array, value: Array, weights: MultiHeadWeights, turn: Turn | None = None
+) -> KeysAndValues:
     """Project and split what is attended to; `turn` rotates the keys to their positions."""
     k = split_heads_of(project(key, weights.W_K, weights.b_K), weights.n_kv_heads)
     v = split_heads_of(project(value, weights.W_V, weights.b_V), weights.n_kv_heads)
-    if turn is not None:
-        k = turn(k)
-    return k, v  # (..., h_kv, n_k, d_k), (..., h_kv, n_k, d_v)
+    return (k if turn is None else turn(k)), v  # (..., h_kv, n_k, d_k), (..., h_kv, n_k, d_v)
 
 
-def attend(query, heads, weights, mask, *, turn=None, bias=None, impl=REFERENCE, is_causal=False):
+def attend(
+    query: Array,
+    heads: KeysAndValues,
+    weights: MultiHeadWeights,
+    mask: Array | None,
+    *,
+    turn: Turn | None = None,
+    bias: Array | None = None,
+    impl: Impl = REFERENCE,
+    is_causal: bool = False,
+) -> Array:
     """Project and split the queries, attend with every head, join, and project back.
 
     `heads` are keys and values, (..., h_kv, n_k, d_k) and (..., h_kv, n_k, d_v); `turn` rotates the
-    queries to their positions. Also returns the attention weights A of every head, or None where
-    `impl` keeps none.
+    queries to their positions.
     """
-    xp, h = array_namespace(query), weights.n_heads
+    h, (k, v) = weights.n_heads, heads
     q = split_heads_of(project(query, weights.W_Q, weights.b_Q), h)  # (..., h, n_q, d_k)
-    if turn is not None:
-        q = turn(q)
-    k, v = heads
+    q = q if turn is None else turn(q)
     scale = 1 / math.sqrt(q.shape[-1]) if weights.scale is None else weights.scale
-    if impl == REFERENCE:
-        if weights.n_kv_heads < h:
-            k, v = repeat_heads(k, h), repeat_heads(v, h)
-        mask = and_causal(mask, q, k) if is_causal else mask
-        wide = accumulation_dtype(xp, q.dtype)
-        q, k = xp.astype(q, wide, copy=False), xp.astype(k, wide, copy=False)
-        bias = None if bias is None else xp.astype(bias, wide, copy=False)
-        A = softmax_of(scores_of(q, k, mask, bias, scale), axis=-1)  # (..., h, n_q, n_k)
-        mixed = xp.matmul(A, xp.astype(v, wide, copy=False))  # (..., h, n_q, d_v)
-        A = xp.astype(A, query.dtype, copy=False)
+    if weights.n_kv_heads < h and impl != REFERENCE and not callable(impl):
+        mixed = _in_groups(impl, q, k, v, mask, bias, scale, is_causal)
     else:
-        mixed, A = _mixed_by(impl, q, k, v, mask, bias, scale, is_causal), None
-    output = xp.astype(merge_heads_of(mixed), query.dtype, copy=False)  # (..., n_q, h·d_v)
-    if weights.W_O is not None:
-        output = project(output, weights.W_O, weights.b_O)
-    return output, A
+        k, v = repeat_heads(k, v, h) if weights.n_kv_heads < h else heads
+        mixed = kernels.attention(impl, q, k, v, mask, bias, scale, is_causal)
+    joined = merge_heads_of(mixed)  # (..., n_q, h·d_v)
+    if joined.dtype != query.dtype:  # under torch.autocast
+        joined = array_namespace(query).astype(joined, query.dtype)
+    return joined if weights.W_O is None else project(joined, weights.W_O, weights.b_O)
 
 
-def self_attention_of(x, weights, mask, *, turn=None, keep=None, **how):
-    """Attend to `x` itself; `keep` takes its keys and values, and gives those of all so far."""
-    heads = keys_and_values(x, x, weights, turn)
-    heads = heads if keep is None else keep(*heads)
-    return attend(x, heads, weights, mask, turn=turn, **how)
-
-
-def _mixed_by(impl, q, k, v, mask, bias, scale, is_causal):
-    """Return the values that `impl` mixes; a kernel reads a key head once for its queries."""
+def _in_groups(
+    impl: Impl,
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Array | None,
+    bias: Array | None,
+    scale: float,
+    is_causal: bool,
+) -> Array:
+    """Attend so that a kernel reads a key head once for all of its queries."""
     xp = array_namespace(q)
     *leading, h, n_q, d_k = q.shape
-    h_kv = k.shape[-3]
-    if callable(impl):
-        k, v = (repeat_heads(x, h) if h_kv < h else x for x in (k, v))
-    if h_kv == h or callable(impl):
-        return kernels.attention(impl, q, k, v, mask, bias, scale, is_causal)
-    groups = (h_kv, h // h_kv)
+    groups = (k.shape[-3], h // k.shape[-3])
     q = xp.reshape(q, (*leading, *groups, n_q, d_k))
     k, v = (xp.expand_dims(x, axis=-3) for x in (k, v))  # (..., h_kv, 1, n_k, d)
     mask, bias = (_grouped(x, groups) for x in (mask, bias))
@@ -92,7 +89,7 @@ def _mixed_by(impl, q, k, v, mask, bias, scale, is_causal):
     return xp.reshape(mixed, (*leading, h, n_q, d_v))
 
 
-def _grouped(x, groups):
+def _grouped(x: Array | None, groups: tuple[int, int]) -> Array | None:
     """Return a mask or a bias with the axes of `groups` (h_kv, h/h_kv) for that of the heads."""
     if x is None or x.ndim < 3:
         return x
@@ -102,32 +99,6 @@ def _grouped(x, groups):
 
 
 # The functions, which check what they are given.
-
-
-def multi_head_attention_with_weights(
-    query: Annotated[Array, "... n_q d_query"],
-    key: Annotated[Array, "... n_k d_key"],
-    value: Annotated[Array, "... n_k d_value"],
-    weights: MultiHeadWeights,
-    mask: Annotated[Array, "..."] | None = None,
-    *,
-    bias: Annotated[Array, "..."] | None = None,
-    is_causal: bool = False,
-) -> tuple[Annotated[Array, "... n_q d_out"], Annotated[Array, "... h n_q n_k"]]:
-    """Return the output of `multi_head_attention` and the attention weights of every head.
-
-    The parameters and what is raised are those of `multi_head_attention`;
-    there is no `impl`, since the reference alone keeps the weights.
-
-    Returns
-    -------
-    output : array, shape (..., n_q, d_out)
-    A : array, shape (..., h, n_q, n_k)
-        How much each query attends to each key. Rows sum to 1; one that may see no key is 0.
-    """
-    _check(query, key, value, weights, mask, bias, is_causal)
-    how = {"bias": bias, "is_causal": is_causal}
-    return multi_head_attention_of(query, key, value, weights, mask, **how)
 
 
 def multi_head_attention(
@@ -170,7 +141,7 @@ def multi_head_attention(
     Returns
     -------
     array, shape (..., n_q, d_out), or (..., n_q, h·d_v) without W_O
-        `multi_head_attention_with_weights` also returns the attention weights of every head.
+        ``impl=kernels.Recorder()`` keeps the attention weights of every head, (..., h, n_q, n_k).
 
     Raises
     ------
@@ -190,8 +161,8 @@ def multi_head_attention(
     ``torch.autocast`` PyTorch decides instead. A NaN in a hidden token reaches every query, since
     0 · NaN is NaN.
     With n_kv_heads below n_heads the keys and values are projected once for each group. The
-    reference then repeats them: the cache of a decoder shrinks, this function's own memory does
-    not. The others read each group's keys where they are.
+    reference and a function of yours then get them repeated: the cache of a decoder shrinks, this
+    function's own memory does not. The other rungs read each group's keys where they are.
     Cost: O(n d_model h d_k + h n_q n_k (d_k + d_v)) time, O(h n_q n_k) memory; from
     ``impl="tiled"`` on, O(h (n_q + n_k) (d_k + d_v)) memory.
 
@@ -209,16 +180,13 @@ def multi_head_attention(
     (3, 5, 8)
     """
     check_impl(impl)
-    _check(query, key, value, weights, mask, bias, is_causal)
-    how = {"bias": bias, "impl": impl, "is_causal": is_causal}
-    return multi_head_attention_of(query, key, value, weights, mask, **how)[0]
-
-
-def _check(query, key, value, weights, mask, bias, is_causal):
     check_part("weights", weights, MultiHeadWeights)
     check_bool("is_causal", is_causal)
     inputs = {"query": query, "key": key, "value": value}
     check_inputs(inputs, {"query": weights.W_Q, "key": weights.W_K, "value": weights.W_V})
-    scores = ("query", query, query.shape[:-1], key.shape[:-1], [weights])
-    check_head_mask("mask", mask, *scores)
-    check_head_bias("bias", bias, *scores)
+    if mask is not None or bias is not None:
+        scores = ("query", query, query.shape[:-1], key.shape[:-1], [weights])
+        check_head_mask("mask", mask, *scores)
+        check_head_bias("bias", bias, *scores)
+    heads = keys_and_values(key, value, weights)
+    return attend(query, heads, weights, mask, bias=bias, impl=impl, is_causal=is_causal)

@@ -10,7 +10,7 @@ from attnbook.arrays.array import Array, array_namespace
 # The mathematics, of checked arrays.
 
 
-def split_heads_of(x, n_heads):
+def split_heads_of(x: Array, n_heads: int) -> Array:
     xp = array_namespace(x)
     *leading, n, d_model = x.shape
     cut = xp.reshape(x, (*leading, n, n_heads, d_model // n_heads))
@@ -18,18 +18,19 @@ def split_heads_of(x, n_heads):
     return xp.moveaxis(cut, (-2,), (-3,))  # (..., h, n, d)
 
 
-def merge_heads_of(x):
+def merge_heads_of(x: Array) -> Array:
     xp = array_namespace(x)
     *leading, h, n, d = x.shape
     return xp.reshape(xp.moveaxis(x, (-3,), (-2,)), (*leading, n, h * d))
 
 
-def repeat_heads(x, n_heads):
-    """Give head i of `n_heads` the key or value head of its group."""
-    xp = array_namespace(x)
-    group = n_heads // x.shape[-3]
-    mine = xp.arange(n_heads, device=array_api_compat.device(x)) // group  # 0 0 1 1 …
-    return xp.take(x, mine, axis=-3)  # repeat would do, but is another function in PyTorch
+def repeat_heads(key: Array, value: Array, n_heads: int) -> tuple[Array, Array]:
+    """Give head i of `n_heads` the key head and the value head of its group."""
+    xp = array_namespace(key)
+    group = n_heads // key.shape[-3]
+    mine = xp.arange(n_heads, device=array_api_compat.device(key)) // group  # 0 0 1 1 …
+    # repeat would do, but is another function in PyTorch
+    return xp.take(key, mine, axis=-3), xp.take(value, mine, axis=-3)
 
 
 # The functions, which check what they are given.

@@ -1,10 +1,21 @@
 """Masks and biases of many heads: which axis is the batch's, which the heads', do they fit."""
 
-from attnbook.arrays.array import broadcast_shapes
+from collections.abc import Sequence
+from typing import Any
+
+from attnbook.arrays.array import Array, broadcast_shapes
 from attnbook.arrays.attention_arguments import check_bias, check_boolean, check_mask
 
 
-def check_head_mask(name, mask, like_name, like, queries, keys, attentions):
+def check_head_mask(
+    name: str,
+    mask: Array | None,
+    like_name: str,
+    like: Any,
+    queries: Any,
+    keys: Any,
+    attentions: Sequence[Any],
+) -> None:
     """Raise unless `mask` fits the scores in every attention, and lives where `like` does.
 
     `queries` and `keys` are the shapes (..., n) of the tokens.
@@ -17,7 +28,15 @@ def check_head_mask(name, mask, like_name, like, queries, keys, attentions):
         check_mask(mask, like, shape, name, like_name)
 
 
-def check_head_bias(name, bias, like_name, like, queries, keys, attentions):
+def check_head_bias(
+    name: str,
+    bias: Array | None,
+    like_name: str,
+    like: Any,
+    queries: Any,
+    keys: Any,
+    attentions: Sequence[Any],
+) -> None:
     """Raise unless `bias` fits the scores in every attention, and is of the dtype of `like`."""
     if bias is None:
         return
@@ -27,13 +46,15 @@ def check_head_bias(name, bias, like_name, like, queries, keys, attentions):
         check_bias(bias, like, shape, name, like_name)
 
 
-def _scores_shapes(queries, keys, attentions):
+def _scores_shapes(
+    queries: tuple[int, ...], keys: tuple[int, ...], attentions: Sequence[Any]
+) -> list[tuple[int, ...]]:
     leading = broadcast_shapes(tuple(queries[:-1]), tuple(keys[:-1])) or ()
     heads = sorted({attention.n_heads for attention in attentions})
     return [(*leading, n_heads, queries[-1], keys[-1]) for n_heads in heads]
 
 
-def _check_axes(name, mask, shape):
+def _check_axes(name: str, mask: Array, shape: tuple[int, ...]) -> None:
     """Raise if `mask` looks made for a batch and lacks the axes of length 1 that say so."""
     *leading, n_heads, n_q, n_k = shape
     got, batch = tuple(mask.shape), leading[-1] if leading else None

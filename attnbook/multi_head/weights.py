@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -70,7 +70,7 @@ class MultiHeadWeights(Weights):
     n_kv_heads: int = field(default=None, kw_only=True)  # type: ignore[assignment]
     scale: float | None = field(default=None, kw_only=True)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         groups = self.n_heads if self.n_kv_heads is None else self.n_kv_heads
         for name, n in (("n_heads", self.n_heads), ("n_kv_heads", groups)):
             object.__setattr__(self, name, check_int(name, n, at_least=1))
@@ -86,7 +86,7 @@ class MultiHeadWeights(Weights):
         for letter in "QKVO":
             self._check_bias(letter)
 
-    def _check_columns(self):
+    def _check_columns(self) -> None:
         h, h_kv = self.n_heads, self.n_kv_heads
         for name, counted, heads in (("W_Q", "n_heads", h), ("W_V", "n_kv_heads", h_kv)):
             shape = tuple(getattr(self, name).shape)
@@ -111,7 +111,7 @@ class MultiHeadWeights(Weights):
                 f"got {tuple(self.W_O.shape)}"
             )
 
-    def _check_bias(self, letter):
+    def _check_bias(self, letter: str) -> None:
         matrix, bias = getattr(self, f"W_{letter}"), getattr(self, f"b_{letter}")
         if bias is None:
             return
@@ -279,7 +279,7 @@ class MultiHeadWeights(Weights):
             raise ValueError(f"weights must have no scale to be split, got {self.scale}")
         group, d_k, d_v = self.n_heads // self.n_kv_heads, self.d_k, self.d_v
 
-        def head(i):
+        def head(i: int) -> Any:
             j = i // group  # its key and value head
             return SingleHeadWeights(
                 self.W_Q[:, i * d_k : (i + 1) * d_k],

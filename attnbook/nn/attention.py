@@ -5,14 +5,13 @@ from typing import Any, ClassVar
 import torch
 
 from attnbook.arrays.array import Array
-from attnbook.multi_head.attention import multi_head_attention, multi_head_attention_with_weights
+from attnbook.multi_head.attention import multi_head_attention
 from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.nn.module import AttendingModule
 from attnbook.nn.torch_module import TorchModule
 from attnbook.single_head.head import (
     SingleHeadWeights,
     single_head_attention,
-    single_head_attention_with_weights,
 )
 
 MATRICES = ("W_Q", "W_K", "W_V", "W_O")
@@ -25,20 +24,6 @@ STACKED = {  # what PyTorch stores in one piece
 
 class _Heads(AttendingModule):
     """Base of what is called with queries, keys and values."""
-
-    def forward_with_weights(
-        self,
-        query: Array,
-        key: Array | None = None,
-        value: Array | None = None,
-        mask: Array | None = None,
-        *,
-        is_causal: bool = False,
-    ) -> tuple[Array, Array]:
-        """Return the output and the attention weights, which the reference alone gives."""
-        key = query if key is None else key
-        given = (query, key, key if value is None else value, self.weights, mask)
-        return self._with_weights(*given, is_causal=is_causal, **self._how_with_weights())
 
     def forward(
         self,
@@ -83,7 +68,6 @@ class Attention(_Heads, kind=SingleHeadWeights):
     """
 
     _function = staticmethod(single_head_attention)
-    _with_weights = staticmethod(single_head_attention_with_weights)
 
 
 class MultiHeadAttention(_Heads, TorchModule, kind=MultiHeadWeights):
@@ -136,7 +120,6 @@ class MultiHeadAttention(_Heads, TorchModule, kind=MultiHeadWeights):
     n_kv_heads: int
     scale: float | None
     _function = staticmethod(multi_head_attention)
-    _with_weights = staticmethod(multi_head_attention_with_weights)
     _torch = torch.nn.MultiheadAttention
     _theirs: ClassVar = {
         "q_proj_weight": "W_Q",

@@ -10,26 +10,14 @@ from attnbook.nn.attention import MultiHeadAttention
 from attnbook.nn.feed_forward import FeedForward, GatedFeedForward
 from attnbook.nn.normalization import LayerNorm, RMSNorm
 from attnbook.nn.torch_module import DroppingModule
-from attnbook.transformers.decoder import decoder_layer, decoder_layer_with_weights
-from attnbook.transformers.encoder import encoder_layer, encoder_layer_with_weights
+from attnbook.transformers.decoder import decoder_layer
+from attnbook.transformers.encoder import encoder_layer
 from attnbook.transformers.feed_forward import FeedForwardWeights
 from attnbook.transformers.layer import DecoderLayerWeights, EncoderLayerWeights
 
 
 class EncodingModule(DroppingModule):
     """Base of what is called with tokens that attend to each other."""
-
-    def forward_with_weights(
-        self,
-        x: Array,
-        mask: Array | None = None,
-        *,
-        rotate: bool = False,
-        bias: Array | None = None,
-    ) -> tuple[Array, Any]:
-        """Return the output and the attention weights, which the reference alone gives."""
-        how = self._how_with_weights()
-        return self._with_weights(x, self.weights, mask, rotate=rotate, bias=bias, **how)
 
     def forward(
         self,
@@ -45,20 +33,6 @@ class EncodingModule(DroppingModule):
 
 class DecodingModule(DroppingModule):
     """Base of what is called with tokens of the target, and those of the source as a memory."""
-
-    def forward_with_weights(
-        self,
-        x: Array,
-        memory: Array | None = None,
-        mask: Array | None = None,
-        memory_mask: Array | None = None,
-        *,
-        rotate: bool = False,
-        bias: Array | None = None,
-    ) -> tuple[Array, Any, Any]:
-        """Return the output and the weights of both attentions, which the reference alone gives."""
-        given = (x, memory, self.weights, mask, memory_mask)
-        return self._with_weights(*given, rotate=rotate, bias=bias, **self._how_with_weights())
 
     def forward(
         self,
@@ -168,7 +142,6 @@ class EncoderLayer(_Layer, EncodingModule, kind=EncoderLayerWeights):
     """
 
     _function = staticmethod(encoder_layer)
-    _with_weights = staticmethod(encoder_layer_with_weights)
     _torch = torch.nn.TransformerEncoderLayer
     _theirs: ClassVar = {
         "self_attn": "self_attention",
@@ -212,7 +185,6 @@ class DecoderLayer(_Layer, DecodingModule, kind=DecoderLayerWeights):
     """
 
     _function = staticmethod(decoder_layer)
-    _with_weights = staticmethod(decoder_layer_with_weights)
     _torch = torch.nn.TransformerDecoderLayer
     _theirs: ClassVar = {
         "self_attn": "self_attention",

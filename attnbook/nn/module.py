@@ -121,7 +121,6 @@ class AttendingModule(WeightsModule):
 
     impl: Impl = REFERENCE
     _function: ClassVar[Any]  # what a call returns
-    _with_weights: ClassVar[Any]  # and what `forward_with_weights` does
 
     def __init__(self, weights: Weights, *, impl: Impl = REFERENCE):
         super().__init__(weights)
@@ -133,14 +132,6 @@ class AttendingModule(WeightsModule):
     def _how(self) -> dict[str, Any]:
         """What the function is told beside its inputs."""
         return {"impl": self.impl}
-
-    def _how_with_weights(self) -> dict[str, Any]:
-        """What the function that also returns the attention weights is told."""
-        how = self._how()
-        if (impl := how.pop("impl")) != REFERENCE:
-            got = name_of(impl)
-            raise ValueError(f"impl must be {REFERENCE!r} for the attention weights, got {got}")
-        return how
 
     def _said(self) -> dict[str, Any]:
         return {} if self.impl == REFERENCE else {"impl": name_of(self.impl)}

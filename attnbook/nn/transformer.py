@@ -8,10 +8,10 @@ from attnbook.arrays.array import Array
 from attnbook.nn.layers import DecoderLayer, DecodingModule, EncoderLayer, EncodingModule
 from attnbook.nn.normalization import LayerNorm, RMSNorm
 from attnbook.nn.torch_module import DroppingModule, TorchModule
-from attnbook.transformers.decoder import decoder, decoder_with_weights
-from attnbook.transformers.encoder import encoder, encoder_with_weights
+from attnbook.transformers.decoder import decoder
+from attnbook.transformers.encoder import encoder
 from attnbook.transformers.stack import DecoderWeights, EncoderWeights
-from attnbook.transformers.transformer import transformer, transformer_with_weights
+from attnbook.transformers.transformer import transformer
 from attnbook.transformers.weights import TransformerWeights
 
 
@@ -87,7 +87,6 @@ class Encoder(_Stack, EncodingModule, kind=EncoderWeights):
     """
 
     _function = staticmethod(encoder)
-    _with_weights = staticmethod(encoder_with_weights)
     _torch = torch.nn.TransformerEncoder
     _layer = EncoderLayer
     _options: ClassVar = {"enable_nested_tensor": False}
@@ -123,7 +122,6 @@ class Decoder(_Stack, DecodingModule, kind=DecoderWeights):
     """
 
     _function = staticmethod(decoder)
-    _with_weights = staticmethod(decoder_with_weights)
     _torch = torch.nn.TransformerDecoder
     _layer = DecoderLayer
 
@@ -201,13 +199,6 @@ class Transformer(DroppingModule, kind=TransformerWeights):
     positions: str
     scale_embeddings: bool
     _torch = torch.nn.Transformer
-
-    def forward_with_weights(
-        self, source: Array | None, target: Array, **options: Any
-    ) -> tuple[Array, dict[str, tuple[Array, ...]]]:
-        """Return `transformer_with_weights`; the options are those of a call."""
-        how = options | self._how_with_weights()
-        return transformer_with_weights(source, target, self.weights, **how)
 
     def forward(
         self,

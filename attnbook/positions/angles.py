@@ -11,14 +11,18 @@ import numpy as np
 from attnbook.arrays.array import Array, array_namespace
 
 
-def frequencies(d: int, base: float) -> np.ndarray:
+def frequencies(d: int, base: float = 10000.0) -> np.ndarray:
     """Return ω_l, shape (d/2,)."""
     return base ** (-np.arange(0, d, 2, dtype=np.float64) / d)
 
 
-def angles(start: int, n: int, frequencies: np.ndarray) -> np.ndarray:
-    """Return i·ω_l in float64, shape (n, d/2): float32 has no digits left for a late position."""
-    return np.arange(start, start + n, dtype=np.float64)[:, np.newaxis] * frequencies
+def cosines_and_sines(start: int, n: int, frequencies: np.ndarray) -> np.ndarray:
+    """Return the cosine and the sine of i·ω_l, shape (2, n, d/2).
+
+    In float64, since float32 has no digits left for a late position.
+    """
+    angles = np.arange(start, start + n, dtype=np.float64)[:, np.newaxis] * frequencies
+    return np.stack([np.cos(angles), np.sin(angles)])
 
 
 def placed(table: np.ndarray, like: Array) -> Any:

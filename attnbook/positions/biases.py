@@ -23,7 +23,9 @@ def distances(n_q: int, n_k: int) -> np.ndarray:
     return np.arange(n_k)[np.newaxis, :] - np.arange(n_k - n_q, n_k)[:, np.newaxis]
 
 
-def buckets_of(distances, n_buckets, bidirectional, max_distance):
+def buckets_of(
+    distances: np.ndarray, n_buckets: int, bidirectional: bool, max_distance: int
+) -> np.ndarray:
     offset = np.zeros_like(distances)
     if bidirectional:
         n_buckets //= 2
@@ -39,7 +41,7 @@ def buckets_of(distances, n_buckets, bidirectional, max_distance):
     return offset + np.where(far < exact, far, coarse)
 
 
-def slopes_of(n_heads):
+def slopes_of(n_heads: int) -> np.ndarray:
     whole = 2 ** int(math.log2(n_heads))  # heads of the next power of 2 below
     first = 2.0 ** (-8 / whole * np.arange(1, whole + 1))
     between = 2.0 ** (-4 / whole * np.arange(1, 2 * (n_heads - whole), 2))
@@ -92,7 +94,7 @@ class RelativeBias(AttentionPositions):
     bidirectional: bool = True
     max_distance: int = 128
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.check_fields()
         check_buckets(self.table.shape[0], self.bidirectional, self.max_distance)
 
@@ -141,7 +143,7 @@ class Alibi(AttentionPositions):
         return alibi_of(n_heads, n_q, n_k, like)
 
 
-def alibi_of(n_heads, n_q, n_k, like):
+def alibi_of(n_heads: int, n_q: int, n_k: int, like: Any) -> Any:
     table = -slopes_of(n_heads)[:, np.newaxis, np.newaxis] * np.abs(distances(n_q, n_k))
     return table if like is None else placed(table, like)
 

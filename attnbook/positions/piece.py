@@ -1,5 +1,6 @@
 """Positions inside attention: what a piece of a model that knows them can do."""
 
+from collections.abc import Callable
 from typing import Annotated
 
 from attnbook.arrays.array import Array
@@ -16,9 +17,17 @@ class AttentionPositions(Weights):
     def check_heads(self, n_heads: int, d_k: int) -> None:
         """Raise ValueError unless it fits `n_heads` heads of width `d_k`."""
 
+    def turn(self, start: int) -> Callable[[Array], Array] | None:
+        """Return what rotates queries and keys (..., n, d_k) at the positions start, start + 1, ….
+
+        All layers of a forward pass share one. None where nothing is rotated.
+        """
+        return None
+
     def turned(self, x: Annotated[Array, "... n d_k"], start: int) -> Annotated[Array, "... n d_k"]:
         """Return queries or keys at the positions start, start + 1, …, rotated."""
-        return x
+        turn = self.turn(start)
+        return x if turn is None else turn(x)
 
     def turned_back(
         self, x: Annotated[Array, "... n d_k"], start: int

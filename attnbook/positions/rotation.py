@@ -5,6 +5,7 @@ r"""Rotary positions: every feature pair of queries and keys turns by its positi
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -19,30 +20,45 @@ from attnbook.arrays.arguments import (
     check_number,
     check_positive,
 )
-from attnbook.arrays.array import Array, accumulation_dtype, array_namespace
+from attnbook.arrays.array import Array, array_namespace, to_accumulate
 from attnbook.arrays.weights import Weights
-from attnbook.positions.angles import angles, frequencies, placed
+from attnbook.positions.angles import cosines_and_sines, frequencies, placed
 from attnbook.positions.piece import AttentionPositions
 
 # The mathematics, of checked arguments.
 
 
-def rotary_of(x, start, interleaved, frequencies):
-    """Rotate as many feature pairs as there are `frequencies`; the features after them stay."""
-    xp = array_namespace(x)
-    wide = accumulation_dtype(xp, x.dtype)
-    y = xp.astype(x, wide, copy=False)
-    turned = angles(start, x.shape[-2], frequencies)
-    cosines, sines = (placed(f(turned), y) for f in (np.cos, np.sin))
-    half = len(frequencies)
-    y, rest = y[..., : 2 * half], y[..., 2 * half :]
-    a, b = (y[..., 0::2], y[..., 1::2]) if interleaved else (y[..., :half], y[..., half:])
-    parts = [a * cosines - b * sines, a * sines + b * cosines]
-    if interleaved:
-        parts = [xp.reshape(xp.stack(parts, axis=-1), y.shape)]
-    parts = [*parts, rest] if rest.shape[-1] else parts
-    y = parts[0] if len(parts) == 1 else xp.concat(parts, axis=-1)
-    return xp.astype(y, x.dtype, copy=False)
+def rotation(
+    start: int,
+    interleaved: bool = False,
+    frequencies: Callable[[int], np.ndarray] = frequencies,
+) -> Callable[[Array], Array]:
+    """Return what rotates rows (..., n, d), of one n and one library, at start, start + 1, ….
+
+    It rotates as many feature pairs as there are ``frequencies(d)``; the features after them stay.
+    Cosines and sines are computed, and copied to the device, at the first call for each d, so that
+    all layers of a forward pass may share one copy.
+    """
+    tables: dict[int, Array] = {}
+
+    def turn(x: Array) -> Array:
+        xp, d = array_namespace(x), x.shape[-1]
+        if d not in tables:
+            both = cosines_and_sines(start, x.shape[-2], frequencies(d))
+            tables[d] = placed(both, to_accumulate(x[..., :0]))  # (2, n, d/2)
+        table = tables[d]
+        y, cosines, sines = xp.astype(x, table.dtype, copy=False), table[0, :, :], table[1, :, :]
+        half = cosines.shape[-1]
+        y, rest = y[..., : 2 * half], y[..., 2 * half :]
+        a, b = (y[..., 0::2], y[..., 1::2]) if interleaved else (y[..., :half], y[..., half:])
+        parts = [a * cosines - b * sines, a * sines + b * cosines]
+        if interleaved:
+            parts = [xp.reshape(xp.stack(parts, axis=-1), y.shape)]
+        parts = [*parts, rest] if rest.shape[-1] else parts
+        y = parts[0] if len(parts) == 1 else xp.concat(parts, axis=-1)
+        return xp.astype(y, x.dtype, copy=False)
+
+    return turn
 
 
 # The pieces of a model.
@@ -83,7 +99,7 @@ class Llama3Scaling(Weights):
     high: float = 4.0
     n_positions: int = 8192
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_int("n_positions", self.n_positions, at_least=1)
         check_positive("factor", self.factor)
         if check_number("low", self.low) >= check_number("high", self.high):
@@ -133,7 +149,7 @@ class Rotary(AttentionPositions):
     width: int | None = None
     scaling: Llama3Scaling | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_positive("base", self.base)
         check_bool("interleaved", self.interleaved)
         if self.width is not None:
@@ -147,17 +163,20 @@ class Rotary(AttentionPositions):
         if self.width is not None and self.width > d_k:
             raise ValueError(f"d_k must be at least the width {self.width} to rotate, got {d_k}")
 
-    def turned(self, x: Annotated[Array, "... n d_k"], start: int) -> Annotated[Array, "... n d_k"]:
-        """Return queries or keys at the positions start, start + 1, …, rotated."""
-        return rotary_of(x, start, self.interleaved, self._frequencies(x.shape[-1]))
+    def turn(self, start: int) -> Callable[[Array], Array]:
+        """Return what rotates queries and keys (..., n, d_k) at the positions start, start + 1, ….
+
+        Its n is that of its first call. Cosines and sines are computed there, and kept.
+        """
+        return rotation(start, self.interleaved, self._frequencies)
 
     def turned_back(
         self, x: Annotated[Array, "... n d_k"], start: int
     ) -> Annotated[Array, "... n d_k"]:
         """Return rows at the positions start, start + 1, …, rotated by the opposite angles."""
-        return rotary_of(x, start, self.interleaved, -self._frequencies(x.shape[-1]))
+        return rotation(start, self.interleaved, lambda d_k: -self._frequencies(d_k))(x)
 
-    def _frequencies(self, d_k):
+    def _frequencies(self, d_k: int) -> np.ndarray:
         known = frequencies(self.width or d_k, float(self.base))
         return known if self.scaling is None else self.scaling.scaled(known)
 
@@ -241,8 +260,8 @@ def rotary(
     if width is None and (x.ndim < 2 or x.shape[-1] < 2 or x.shape[-1] % 2):
         raise ValueError(f"x must have shape (..., n, d) with even d >= 2, got {tuple(x.shape)}")
     check_bool("interleaved", interleaved)
-    known = frequencies(width or x.shape[-1], check_positive("base", base))
-    return rotary_of(x, check_int("start", start), interleaved, known)
+    base, start = check_positive("base", base), check_int("start", start)
+    return rotation(start, interleaved, lambda d: frequencies(width or d, base))(x)
 
 
 def to_interleaved(
@@ -321,7 +340,9 @@ def to_halves(
     return _reordered(x, n_heads, width, lambda w: np.arange(w).reshape(w // 2, 2).T)
 
 
-def _reordered(x, n_heads, width, order):
+def _reordered(
+    x: Array, n_heads: int, width: int | None, order: Callable[[int], np.ndarray]
+) -> Array:
     check_array("x", x)
     n_heads = check_int("n_heads", n_heads, at_least=1)
     if x.ndim == 0 or x.shape[-1] % n_heads:

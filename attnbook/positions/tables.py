@@ -1,19 +1,20 @@
 """Positions that are added to the tokens: a table of sines and cosines, or one that is learned."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
 from attnbook.arrays.arguments import check_bool, check_float, check_int, check_positive
 from attnbook.arrays.array import Array
-from attnbook.positions.angles import angles, frequencies, placed
+from attnbook.positions.angles import cosines_and_sines, frequencies, placed
 
 # The mathematics, of checked arguments.
 
 
-def sinusoidal_of(n, d, start, interleaved, like, base=10000.0):
-    turned = angles(start, n, frequencies(d, base))
-    sines, cosines = np.sin(turned), np.cos(turned)
+def sinusoidal_of(
+    n: int, d: int, start: int, interleaved: bool, like: Any, base: float = 10000.0
+) -> Any:
+    cosines, sines = cosines_and_sines(start, n, frequencies(d, base))
     if interleaved:
         table = np.stack([sines, cosines], axis=-1).reshape(n, d)
     else:

@@ -2,8 +2,8 @@ r"""Attention: every query takes a weighted mean of the values.
 
 .. math:: \operatorname{Attention}(Q, K, V) = \operatorname{softmax}(\beta\,QK^\top + B)\,V
 
-The mathematics comes first, and is what the book prints. The three public functions below it
-check their arrays and call it.
+The formula is the first rung of the ladder, `attnbook.kernels.naive`. The three public functions
+check their arrays and call it, or what `impl` names. What pulls gradients back stands here.
 """
 
 from typing import Annotated
@@ -11,35 +11,22 @@ from typing import Annotated
 from attnbook import kernels
 from attnbook.arrays.arguments import check_floats
 from attnbook.arrays.array import Array, array_namespace, broadcast_shapes, sum_to_shape
-from attnbook.arrays.attention_arguments import check_attention, to_compute
-from attnbook.single_head.softmax import softmax_of
+from attnbook.arrays.attention_arguments import check_attention
+from attnbook.kernels.naive import weights_of, widen
 
 
-def scores_of(query, key, mask, bias, scale):
+def _attention_vjp(
+    query: Array,
+    key: Array,
+    value: Array,
+    grad_output: Array,
+    mask: Array | None,
+    bias: Array | None,
+    scale: float,
+    is_causal: bool,
+) -> tuple[Array, Array, Array]:
     xp = array_namespace(query)
-    # (..., n_q, d_k) times (..., d_k, n_k)
-    scores = xp.matmul(query * scale, xp.matrix_transpose(key))
-    if bias is not None:
-        scores = scores + bias
-    if mask is not None:
-        scores = xp.where(mask, scores, xp.full_like(scores, -xp.inf))
-    return scores
-
-
-def weights_of(query, key, mask, bias, scale):
-    """Return the weights of attention, of checked arrays in the dtype to compute in."""
-    return softmax_of(scores_of(query, key, mask, bias, scale), axis=-1)
-
-
-def _attention(query, key, value, mask, bias, scale):
-    xp = array_namespace(query)
-    weights = weights_of(query, key, mask, bias, scale)
-    return xp.matmul(weights, value)  # (..., n_q, d_v)
-
-
-def _attention_vjp(query, key, value, grad_output, mask, bias, scale):
-    xp = array_namespace(query)
-    weights = weights_of(query, key, mask, bias, scale)
+    weights = weights_of(query, key, mask, bias, scale, is_causal)
     grad_value = xp.matmul(xp.matrix_transpose(weights), grad_output)
     grad_weights = xp.matmul(grad_output, xp.matrix_transpose(value))
     mean = xp.sum(weights * grad_weights, axis=-1, keepdims=True)  # a · g
@@ -122,8 +109,7 @@ def attention_weights(
     array([[0.5, 0.5, 0. , 0. ]])
     """
     scale = check_attention({"query": query, "key": key}, mask, bias, scale, is_causal)
-    (q, k), mask, bias = to_compute([query, key], mask, bias, is_causal)
-    weights = weights_of(q, k, mask, bias, scale)
+    weights = weights_of(query, key, mask, bias, scale, is_causal)
     return array_namespace(query).astype(weights, query.dtype, copy=False)
 
 
@@ -149,10 +135,11 @@ def attention(
     value : array, shape (..., n_k, d_v)
         One row a key, of any width d_v, of the library, device and dtype of `query`.
     impl : str or callable
-        Who computes it: ``"reference"``, the function printed in the book, or a faster one of
-        `attnbook.kernels.LADDER`. None falls back to another; `backends` says which can run here.
+        Who computes it: ``"reference"``, the first rung of `attnbook.kernels.LADDER`, which the
+        book prints, or a faster rung. None falls back to another; `backends` says which can run.
         Or a function of your own, ``f(query, key, value, mask, bias, scale, is_causal)``: so your
-        attention runs inside any model of this package.
+        attention runs inside any model of this package. A `kernels.Recorder` is one that keeps the
+        attention weights.
 
     Returns
     -------
@@ -199,11 +186,7 @@ def attention(
     kernels.check_impl(impl)
     arrays = {"query": query, "key": key, "value": value}
     scale = check_attention(arrays, mask, bias, scale, is_causal)
-    if impl != kernels.REFERENCE:
-        return kernels.attention(impl, query, key, value, mask, bias, scale, is_causal)
-    (q, k, v), mask, bias = to_compute([query, key, value], mask, bias, is_causal)
-    output = _attention(q, k, v, mask, bias, scale)
-    return array_namespace(query).astype(output, query.dtype, copy=False)
+    return kernels.attention(impl, query, key, value, mask, bias, scale, is_causal)
 
 
 def attention_vjp(
@@ -283,9 +266,8 @@ def attention_vjp(
         )
     xp = array_namespace(query)
     if impl == kernels.REFERENCE:
-        (q, k, v), mask, bias = to_compute([query, key, value], mask, bias, is_causal)
-        grad_output = xp.astype(grad_output, q.dtype, copy=False)
-        grads = _attention_vjp(q, k, v, grad_output, mask, bias, scale)
+        q, k, v, grad_output = widen(query, key, value, grad_output)
+        grads = _attention_vjp(q, k, v, grad_output, mask, bias, scale, is_causal)
     else:
         rest = (grad_output, mask, bias, scale, is_causal)
         grads = kernels.attention_vjp(impl, query, key, value, *rest)

@@ -6,12 +6,11 @@ from typing import Annotated
 import numpy as np
 
 from attnbook.arrays.arguments import check_int, generator
-from attnbook.arrays.array import Array, array_namespace
-from attnbook.arrays.attention_arguments import check_attention, to_compute
+from attnbook.arrays.array import Array
 from attnbook.arrays.projections import check_inputs, project
 from attnbook.arrays.weights import Weights, check_part
 from attnbook.kernels import REFERENCE, Impl, check_impl
-from attnbook.single_head.attention import attention, weights_of
+from attnbook.single_head.attention import attention
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +46,7 @@ class SingleHeadWeights(Weights):
     W_V: Annotated[Array, "d_value d_v"]
     W_O: Annotated[Array, "d_v d_out"] | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.check_fields()
         if self.W_K.shape[1] != self.W_Q.shape[1]:
             raise ValueError(
@@ -106,35 +105,6 @@ class SingleHeadWeights(Weights):
         return cls(**cls.drawn(rng, bias=False, **widths))
 
 
-def single_head_attention_with_weights(
-    query: Annotated[Array, "... n_q d_query"],
-    key: Annotated[Array, "... n_k d_key"],
-    value: Annotated[Array, "... n_k d_value"],
-    weights: SingleHeadWeights,
-    mask: Annotated[Array, "..."] | None = None,
-    *,
-    is_causal: bool = False,
-) -> tuple[Annotated[Array, "... n_q d_out"], Annotated[Array, "... n_q n_k"]]:
-    """Return the output of `single_head_attention` and the attention weights.
-
-    The parameters and what is raised are those of `single_head_attention`;
-    there is no `impl`, since the reference alone keeps the weights.
-
-    Returns
-    -------
-    output : array, shape (..., n_q, d_out)
-    A : array, shape (..., n_q, n_k)
-        How much each query attends to each key. Rows sum to 1; one that may see no key is 0.
-    """
-    projected = _checked_projections(query, key, value, weights)
-    scale = check_attention(projected, mask, None, None, is_causal)
-    (q, k, v), mask, _ = to_compute([*projected.values()], mask, None, is_causal)
-    xp = array_namespace(query)
-    A = weights_of(q, k, mask, None, scale)
-    output = xp.astype(xp.matmul(A, v), query.dtype, copy=False)
-    return _projected_back(output, weights), xp.astype(A, query.dtype, copy=False)
-
-
 def single_head_attention(
     query: Annotated[Array, "... n_q d_query"],
     key: Annotated[Array, "... n_k d_key"],
@@ -167,7 +137,7 @@ def single_head_attention(
     Returns
     -------
     array, shape (..., n_q, d_out), or (..., n_q, d_v) without W_O
-        `single_head_attention_with_weights` also returns the attention weights.
+        ``impl=kernels.Recorder()`` keeps the attention weights.
 
     Raises
     ------
@@ -188,19 +158,10 @@ def single_head_attention(
     (5, 6)
     """
     check_impl(impl)
-    projected = _checked_projections(query, key, value, weights)
-    output = attention(**projected, mask=mask, is_causal=is_causal, impl=impl)
-    return _projected_back(output, weights)
-
-
-def _checked_projections(query, key, value, weights):
-    """Return queries, keys and values inside the head, or raise if the inputs do not fit."""
     check_part("weights", weights, SingleHeadWeights)
     inputs = {"query": query, "key": key, "value": value}
     matrices = {"query": weights.W_Q, "key": weights.W_K, "value": weights.W_V}
     check_inputs(inputs, matrices)
-    return {name: project(x, matrices[name]) for name, x in inputs.items()}
-
-
-def _projected_back(output, weights):
+    projected = {name: project(x, matrices[name]) for name, x in inputs.items()}
+    output = attention(**projected, mask=mask, is_causal=is_causal, impl=impl)
     return output if weights.W_O is None else project(output, weights.W_O)

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 from attnbook.arrays.arguments import check_axis, check_float
 from attnbook.arrays.array import Array, array_namespace, to_accumulate
-from attnbook.arrays.empty_rows import finite, maximum, or_one
+from attnbook.arrays.empty_rows import or_one, shift
+from attnbook.kernels.naive import softmax_of
 
 
 def softmax(x: Annotated[Array, "..."], axis: int = -1) -> Annotated[Array, "..."]:
@@ -98,14 +99,8 @@ def _in_wide_dtype(function: Any, x: Array, axis: int) -> Array:
     return array_namespace(x).astype(y, x.dtype, copy=False)
 
 
-def softmax_of(x: Array, axis: int) -> Array:
-    xp = array_namespace(x)
-    weights = xp.exp(x - finite(maximum(x, axis)))
-    return weights / or_one(xp.sum(weights, axis=axis, keepdims=True))
-
-
 def log_softmax_of(x: Array, axis: int) -> Array:
     xp = array_namespace(x)
-    shifted = x - finite(maximum(x, axis))
+    shifted = x - shift(x, axis)
     total = xp.sum(xp.exp(shifted), axis=axis, keepdims=True)
     return shifted - xp.log(or_one(total))

@@ -14,25 +14,28 @@ from attnbook.arrays.erf import erf
 # The mathematics, of checked arrays.
 
 
-def relu_of(x):
+def relu_of(x: Array) -> Array:
     xp = array_namespace(x)
     return xp.where(x <= 0, xp.zeros_like(x), x)  # maximum would have the gradient 1/2 at 0
 
 
-def gelu_of(x):
-    xp, wide = array_namespace(x), to_accumulate(x)
+def gelu_of(x: Array) -> Array:
+    xp = array_namespace(x)
+    wide = x if x.dtype in (xp.float32, xp.float64) else to_accumulate(x)
     y = wide * (0.5 * (1 + erf(wide / math.sqrt(2))))
     return xp.astype(y, x.dtype, copy=False)
 
 
-def gelu_tanh_of(x):
-    xp, wide = array_namespace(x), to_accumulate(x)
+def gelu_tanh_of(x: Array) -> Array:
+    xp = array_namespace(x)
+    wide = x if x.dtype in (xp.float32, xp.float64) else to_accumulate(x)
     inner = wide * (math.sqrt(2 / math.pi) * (1 + 0.044715 * wide * wide))
     return xp.astype(wide * (0.5 * (1 + xp.tanh(inner))), x.dtype, copy=False)
 
 
-def silu_of(x):
-    xp, wide = array_namespace(x), to_accumulate(x)
+def silu_of(x: Array) -> Array:
+    xp = array_namespace(x)
+    wide = x if x.dtype in (xp.float32, xp.float64) else to_accumulate(x)
     half = 0.5 * wide
     y = half + half * xp.tanh(half)  # exp(-x) would overflow
     return xp.astype(y, x.dtype, copy=False)

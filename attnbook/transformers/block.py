@@ -5,6 +5,7 @@ widths, which must therefore agree (claim 16).
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -14,7 +15,7 @@ from attnbook.arrays.array import Array
 from attnbook.arrays.projections import check_width, project
 from attnbook.arrays.weights import Weights, check_part
 from attnbook.kernels import REFERENCE, Impl, check_impl
-from attnbook.multi_head.attention import multi_head_attention_of
+from attnbook.multi_head.attention import attend, keys_and_values
 from attnbook.multi_head.masks import check_head_mask
 from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.transformers.layer import misfits
@@ -25,17 +26,20 @@ from attnbook.transformers.residual import residual
 # The mathematics, of checked arrays.
 
 
-def transformer_block_of(x, weights, mask, impl=REFERENCE):
-    def attend(x):
+def transformer_block_of(
+    x: Array, weights: "TransformerBlockWeights", mask: Array | None, impl: Impl = REFERENCE
+) -> Array:
+    def attended(x: Array) -> Array:
         query, key, value = [
             project(x, matrix) for matrix in (weights.W_query, weights.W_key, weights.W_value)
         ]
-        mixed, A = multi_head_attention_of(query, key, value, weights.attention, mask, impl=impl)
-        return project(mixed, weights.W_attended), A
+        heads = keys_and_values(key, value, weights.attention)
+        mixed = attend(query, heads, weights.attention, mask, impl=impl)
+        return project(mixed, weights.W_attended)
 
-    x, A = residual(x, attend, weights.attention_norm, "post", None)
-    feed = lambda y: (project(y, weights.W_output), None)  # noqa: E731
-    return residual(x, feed, weights.output_norm, "post", None)[0], A
+    x = residual(x, attended, weights.attention_norm, "post", None)
+    feed = partial(project, matrix=weights.W_output)
+    return residual(x, feed, weights.output_norm, "post", None)
 
 
 # The weights, and the functions, which check what they are given.
@@ -83,7 +87,7 @@ class TransformerBlockWeights(Weights):
     attention_norm: NormWeights
     output_norm: NormWeights
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.check_fields()
         _check_dims(self.W_query.shape[0], self.W_query.shape[1], self.W_output.shape[1])
         d_model = self.W_query.shape[0]
@@ -115,25 +119,6 @@ class TransformerBlockWeights(Weights):
             attention_norm=LayerNormWeights.init(input_dim),
             output_norm=LayerNormWeights.init(input_dim),
         )
-
-
-def transformer_block_with_weights(
-    x: Annotated[Array, "... n d_model"],
-    weights: TransformerBlockWeights,
-    mask: Annotated[Array, "..."] | None = None,
-) -> tuple[Annotated[Array, "... n d_model"], Annotated[Array, "... h n n"]]:
-    """Return the output of `transformer_block` and the attention weights of every head.
-
-    The parameters and what is raised are those of `transformer_block`;
-    there is no `impl`, since the reference alone keeps the weights.
-
-    Returns
-    -------
-    output : array, shape (..., n, d_model)
-    A : array, shape (..., h, n, n)
-    """
-    _check(x, weights, mask)
-    return transformer_block_of(x, weights, mask)
 
 
 def transformer_block(
@@ -180,17 +165,17 @@ def transformer_block(
     """
     check_impl(impl)
     _check(x, weights, mask)
-    return transformer_block_of(x, weights, mask, impl)[0]
+    return transformer_block_of(x, weights, mask, impl)
 
 
-def _check(x, weights, mask):
+def _check(x: Array, weights: TransformerBlockWeights, mask: Array | None) -> None:
     check_part("weights", weights, TransformerBlockWeights)
     check_floats(x=x, weights=weights.W_query)
     check_width("x", x, weights.W_query.shape[0])
     check_head_mask("mask", mask, "x", x, x.shape[:-1], x.shape[:-1], [weights.attention])
 
 
-def _check_dims(input_dim, hidden_dim, output_dim):
+def _check_dims(input_dim: int, hidden_dim: int, output_dim: int) -> None:
     if not input_dim == hidden_dim == output_dim:
         raise ValueError(
             "input_dim, hidden_dim and output_dim must agree, since the block adds arrays of "

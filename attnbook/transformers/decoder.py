@@ -1,108 +1,84 @@
 """The decoder: self-attention, attention to what the encoder made, and feed-forward."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from attnbook.arrays.arguments import check_floats
 from attnbook.arrays.array import Array, broadcast_shapes
 from attnbook.arrays.projections import check_width
 from attnbook.kernels import REFERENCE, Impl, check_impl
-from attnbook.multi_head.attention import attend, keys_and_values, self_attention_of
+from attnbook.multi_head.attention import KeysAndValues, attend, keys_and_values
 from attnbook.multi_head.masks import check_head_mask
 from attnbook.transformers.feed_forward import feed_forward_of
 from attnbook.transformers.layer import DecoderLayerWeights
 from attnbook.transformers.normalization import NORMALIZED
 from attnbook.transformers.residual import residual
-from attnbook.transformers.stack import DecoderWeights, check_stream, placing
+from attnbook.transformers.self_attention import (
+    Keep,
+    LayerOptions,
+    options_of,
+    self_attention_of,
+)
+from attnbook.transformers.stack import DecoderWeights, check_stream
 
 # The mathematics, of checked arrays.
 
 
-def memory_keys_and_values(memory, layers):
+def memory_keys_and_values(
+    memory: Array | None, layers: Sequence[DecoderLayerWeights]
+) -> tuple[KeysAndValues | None, ...]:
     """Return keys and values of the memory for each layer: computed once, whatever is decoded."""
     if memory is None:
         return (None,) * len(layers)
     heads = []
     for layer in layers:
+        assert layer.cross_attention is not None  # as has been checked
         heads.append(keys_and_values(memory, memory, layer.cross_attention))
     return tuple(heads)
 
 
 def decoder_of(
-    x, memory, weights, mask, memory_mask, *, past=None, start=0, rotate=False, bias=None, **how
-):
-    """Return the output, and A of both attentions of every layer.
+    x: Array,
+    memory: Sequence[KeysAndValues | None],
+    weights: DecoderWeights,
+    options: LayerOptions,
+    past: Any = None,
+) -> Array:
+    """Return the output; `memory` are its keys and values for each layer.
 
-    `memory` are its keys and values for each layer; `past` is a cache, to which those of `x` are
-    appended, and `start` the position of the first token.
+    `past` is a cache, to which the keys and values of `x` are appended.
     """
-    A, A_memory = [], []
-    how |= placing(weights, x, rotate, bias, start)
     for i, (layer, heads) in enumerate(zip(weights.layers, memory, strict=True)):
         keep = None if past is None else partial(past.append, i)
-        x, both = decoder_layer_of(x, heads, layer, mask, memory_mask, keep=keep, **how)
-        A.append(both[0])
-        A_memory.append(both[1])
-    if weights.final_norm is not None:
-        x = NORMALIZED[type(weights.final_norm)](x, weights.final_norm)
-    return x, (tuple(A), tuple(A_memory))
+        x = decoder_layer_of(x, heads, layer, options, keep)
+    norm = weights.final_norm
+    return x if norm is None else NORMALIZED[type(norm)](x, norm)
 
 
-def decoder_layer_of(x, memory, weights, mask, memory_mask, *, drop=None, impl=REFERENCE, **how):
-    """Return the output, and A of both attentions; `memory` are its keys and values.
-
-    `how` are ``turn``, ``bias``, ``keep`` and ``is_causal`` of the attention to the target.
-    """
-    norm, own, cross = weights.norm, weights.self_attention, weights.cross_attention
-    attend_to_target = partial(self_attention_of, weights=own, mask=mask, impl=impl, **how)
-    x, A = residual(x, attend_to_target, weights.self_attention_norm, norm, drop)
-    A_memory = None
-    if memory is not None:
-        attend_to_memory = partial(attend, heads=memory, weights=cross, mask=memory_mask, impl=impl)
-        x, A_memory = residual(x, attend_to_memory, weights.cross_attention_norm, norm, drop)
+def decoder_layer_of(
+    x: Array,
+    memory: KeysAndValues | None,
+    weights: DecoderLayerWeights,
+    options: LayerOptions,
+    keep: Keep | None = None,
+) -> Array:
+    """Return the output; `memory` are its keys and values, and `keep` is the cache of the layer."""
+    norm, drop = weights.norm, options.drop
+    own, cross = weights.self_attention, weights.cross_attention
+    cross_norm: Any = weights.cross_attention_norm  # it is there if `cross` is
+    attend_to_target = partial(self_attention_of, weights=own, options=options, keep=keep)
+    x = residual(x, attend_to_target, weights.self_attention_norm, norm, drop)
+    if memory is not None and cross is not None:
+        attend_to_memory = partial(
+            attend, heads=memory, weights=cross, mask=options.memory_mask, impl=options.impl
+        )
+        x = residual(x, attend_to_memory, cross_norm, norm, drop)
     feed = partial(feed_forward_of, weights=weights.feed_forward, drop=drop)
-    x, _ = residual(x, feed, weights.feed_forward_norm, norm, drop)
-    return x, (A, A_memory)
+    return residual(x, feed, weights.feed_forward_norm, norm, drop)
 
 
 # The functions, which check what they are given.
-
-
-def decoder_layer_with_weights(
-    x: Annotated[Array, "... n_t d_model"],
-    memory: Annotated[Array, "... n_s d_memory"] | None,
-    weights: DecoderLayerWeights,
-    mask: Annotated[Array, "..."] | None = None,
-    memory_mask: Annotated[Array, "..."] | None = None,
-    *,
-    drop: Callable[[Array], Array] | None = None,
-    rotate: bool = False,
-    bias: Annotated[Array, "..."] | None = None,
-) -> tuple[
-    Annotated[Array, "... n_t d_model"],
-    Annotated[Array, "... h n_t n_t"],
-    Annotated[Array, "... h n_t n_s"] | None,
-]:
-    """Return the output of `decoder_layer` and the weights of both attentions.
-
-    The parameters and what is raised are those of `decoder_layer`;
-    there is no `impl`, since the reference alone keeps the weights.
-
-    Returns
-    -------
-    output : array, shape (..., n_t, d_model)
-    A : array, shape (..., h, n_t, n_t)
-        The weights over the target.
-    A_memory : array, shape (..., h, n_t, n_s), or None
-        The weights over the memory, where there is a cross-attention.
-    """
-    _check(x, memory, weights, DecoderLayerWeights, mask, memory_mask, rotate, drop, bias)
-    how = placing(weights, x, rotate, bias)
-    (heads,) = memory_keys_and_values(memory, (weights,))
-    both = decoder_layer_of(x, heads, weights, mask, memory_mask, drop=drop, **how)
-    output, (A, A_memory) = both
-    return output, A, A_memory
 
 
 def decoder_layer(
@@ -148,7 +124,7 @@ def decoder_layer(
     Returns
     -------
     array, shape (..., n_t, d_model)
-        `decoder_layer_with_weights` also returns the weights of both attentions.
+        ``impl=kernels.Recorder()`` keeps the weights of both attentions, first over the target.
 
     Raises
     ------
@@ -173,40 +149,17 @@ def decoder_layer(
     """
     check_impl(impl)
     _check(x, memory, weights, DecoderLayerWeights, mask, memory_mask, rotate, drop, bias)
-    how = {"drop": drop, "impl": impl} | placing(weights, x, rotate, bias)
+    options = options_of(
+        *(weights, x),
+        rotate=rotate,
+        bias=bias,
+        mask=mask,
+        memory_mask=memory_mask,
+        drop=drop,
+        impl=impl,
+    )
     (heads,) = memory_keys_and_values(memory, (weights,))
-    return decoder_layer_of(x, heads, weights, mask, memory_mask, **how)[0]
-
-
-def decoder_with_weights(
-    x: Annotated[Array, "... n_t d_model"],
-    memory: Annotated[Array, "... n_s d_memory"] | None,
-    weights: DecoderWeights,
-    mask: Annotated[Array, "..."] | None = None,
-    memory_mask: Annotated[Array, "..."] | None = None,
-    *,
-    drop: Callable[[Array], Array] | None = None,
-    rotate: bool = False,
-    bias: Annotated[Array, "..."] | None = None,
-) -> tuple[Annotated[Array, "... n_t d_model"], tuple[Array, ...], tuple[Array | None, ...]]:
-    """Return the output of `decoder` and the weights of both attentions of every layer.
-
-    The parameters and what is raised are those of `decoder`;
-    there is no `impl`, since the reference alone keeps the weights.
-
-    Returns
-    -------
-    output : array, shape (..., n_t, d_model)
-    A : tuple of arrays, shape (..., h, n_t, n_t), one a layer
-        The weights over the target.
-    A_memory : tuple of arrays, shape (..., h, n_t, n_s), or of None, one a layer
-        The weights over the memory, where there is a cross-attention.
-    """
-    _check(x, memory, weights, DecoderWeights, mask, memory_mask, rotate, drop, bias)
-    how = {"drop": drop, "rotate": rotate, "bias": bias}
-    heads = memory_keys_and_values(memory, weights.layers)
-    output, (A, A_memory) = decoder_of(x, heads, weights, mask, memory_mask, **how)
-    return output, A, A_memory
+    return decoder_layer_of(x, heads, weights, options)
 
 
 def decoder(
@@ -235,7 +188,7 @@ def decoder(
     Returns
     -------
     array, shape (..., n_t, d_model)
-        `decoder_with_weights` also returns the weights of both attentions of every layer.
+        ``impl=kernels.Recorder()`` keeps the weights of both attentions of every layer.
 
     Raises
     ------
@@ -259,12 +212,29 @@ def decoder(
     """
     check_impl(impl)
     _check(x, memory, weights, DecoderWeights, mask, memory_mask, rotate, drop, bias)
-    how = {"drop": drop, "rotate": rotate, "bias": bias, "impl": impl}
-    heads = memory_keys_and_values(memory, weights.layers)
-    return decoder_of(x, heads, weights, mask, memory_mask, **how)[0]
+    options = options_of(
+        *(weights, x),
+        rotate=rotate,
+        bias=bias,
+        mask=mask,
+        memory_mask=memory_mask,
+        drop=drop,
+        impl=impl,
+    )
+    return decoder_of(x, memory_keys_and_values(memory, weights.layers), weights, options)
 
 
-def _check(x, memory, weights, kind, mask, memory_mask, rotate, drop, bias):
+def _check(
+    x: Array,
+    memory: Array | None,
+    weights: Any,
+    kind: type,
+    mask: Array | None,
+    memory_mask: Array | None,
+    rotate: bool,
+    drop: Any,
+    bias: Array | None,
+) -> None:
     check_stream(x, weights, kind, mask, rotate, drop, bias)
     if not weights.layers:
         return

@@ -1,6 +1,6 @@
 """Dropout: switch numbers off at random while training."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -59,7 +59,7 @@ def dropout(
     return xp.where(kept, x / (1 - rate), xp.zeros_like(x))
 
 
-def check_drop(drop):
+def check_drop(drop: Any) -> None:
     """Raise TypeError unless `drop` can be called, or is None, which drops nothing."""
     if drop is not None and not callable(drop):
         raise TypeError(f"drop must be callable or None, got {type(drop).__name__}")

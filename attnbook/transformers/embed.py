@@ -9,7 +9,7 @@ from attnbook.arrays.array import Array, array_namespace
 # The mathematics, of checked arrays.
 
 
-def embed_of(ids, table, scale):
+def embed_of(ids: Array, table: Array, scale: bool) -> Array:
     xp = array_namespace(table)
     ids = xp.astype(ids, xp.int64, copy=False)
     flat = xp.take(table, xp.reshape(ids, (-1,)), axis=0)

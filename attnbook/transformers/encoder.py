@@ -10,58 +10,36 @@ from typing import Annotated
 
 from attnbook.arrays.array import Array
 from attnbook.kernels import REFERENCE, Impl, check_impl
-from attnbook.multi_head.attention import self_attention_of
 from attnbook.transformers.feed_forward import feed_forward_of
 from attnbook.transformers.layer import EncoderLayerWeights
 from attnbook.transformers.normalization import NORMALIZED
 from attnbook.transformers.residual import residual
-from attnbook.transformers.stack import EncoderWeights, check_stream, placing
+from attnbook.transformers.self_attention import (
+    LayerOptions,
+    options_of,
+    self_attention_of,
+)
+from attnbook.transformers.stack import EncoderWeights, check_stream
 
 # The mathematics, of checked arrays.
 
 
-def encoder_layer_of(x, weights, mask, drop=None, **how):
-    attend = partial(self_attention_of, weights=weights.self_attention, mask=mask, **how)
-    x, A = residual(x, attend, weights.self_attention_norm, weights.norm, drop)
+def encoder_layer_of(x: Array, weights: EncoderLayerWeights, options: LayerOptions) -> Array:
+    norm, drop = weights.norm, options.drop
+    attend = partial(self_attention_of, weights=weights.self_attention, options=options)
+    x = residual(x, attend, weights.self_attention_norm, norm, drop)
     feed = partial(feed_forward_of, weights=weights.feed_forward, drop=drop)
-    x, _ = residual(x, feed, weights.feed_forward_norm, weights.norm, drop)
-    return x, A
+    return residual(x, feed, weights.feed_forward_norm, norm, drop)
 
 
-def encoder_of(x, weights, mask, drop=None, rotate=False, bias=None, impl=REFERENCE):
-    A, how = [], placing(weights, x, rotate, bias)
+def encoder_of(x: Array, weights: EncoderWeights, options: LayerOptions) -> Array:
     for layer in weights.layers:
-        x, A_of_layer = encoder_layer_of(x, layer, mask, drop, impl=impl, **how)
-        A.append(A_of_layer)
-    if weights.final_norm is not None:
-        x = NORMALIZED[type(weights.final_norm)](x, weights.final_norm)
-    return x, tuple(A)
+        x = encoder_layer_of(x, layer, options)
+    norm = weights.final_norm
+    return x if norm is None else NORMALIZED[type(norm)](x, norm)
 
 
 # The functions, which check what they are given.
-
-
-def encoder_layer_with_weights(
-    x: Annotated[Array, "... n d_model"],
-    weights: EncoderLayerWeights,
-    mask: Annotated[Array, "..."] | None = None,
-    *,
-    drop: Callable[[Array], Array] | None = None,
-    rotate: bool = False,
-    bias: Annotated[Array, "..."] | None = None,
-) -> tuple[Annotated[Array, "... n d_model"], Annotated[Array, "... h n n"]]:
-    """Return the output of `encoder_layer` and the attention weights of every head.
-
-    The parameters and what is raised are those of `encoder_layer`;
-    there is no `impl`, since the reference alone keeps the weights.
-
-    Returns
-    -------
-    output : array, shape (..., n, d_model)
-    A : array, shape (..., h, n, n)
-    """
-    check_stream(x, weights, EncoderLayerWeights, mask, rotate, drop, bias)
-    return encoder_layer_of(x, weights, mask, drop, **placing(weights, x, rotate, bias))
 
 
 def encoder_layer(
@@ -102,7 +80,7 @@ def encoder_layer(
     Returns
     -------
     array, shape (..., n, d_model)
-        `encoder_layer_with_weights` also returns the attention weights of every head.
+        ``impl=kernels.Recorder()`` keeps the attention weights of every head.
 
     Raises
     ------
@@ -130,31 +108,8 @@ def encoder_layer(
     """
     check_impl(impl)
     check_stream(x, weights, EncoderLayerWeights, mask, rotate, drop, bias)
-    how = placing(weights, x, rotate, bias)
-    return encoder_layer_of(x, weights, mask, drop, impl=impl, **how)[0]
-
-
-def encoder_with_weights(
-    x: Annotated[Array, "... n d_model"],
-    weights: EncoderWeights,
-    mask: Annotated[Array, "..."] | None = None,
-    *,
-    drop: Callable[[Array], Array] | None = None,
-    rotate: bool = False,
-    bias: Annotated[Array, "..."] | None = None,
-) -> tuple[Annotated[Array, "... n d_model"], tuple[Array, ...]]:
-    """Return the output of `encoder` and the attention weights of every layer.
-
-    The parameters and what is raised are those of `encoder`;
-    there is no `impl`, since the reference alone keeps the weights.
-
-    Returns
-    -------
-    output : array, shape (..., n, d_model)
-    A : tuple of arrays, shape (..., h, n, n), one a layer
-    """
-    check_stream(x, weights, EncoderWeights, mask, rotate, drop, bias)
-    return encoder_of(x, weights, mask, drop, rotate, bias)
+    options = options_of(weights, x, rotate=rotate, bias=bias, mask=mask, drop=drop, impl=impl)
+    return encoder_layer_of(x, weights, options)
 
 
 def encoder(
@@ -180,7 +135,7 @@ def encoder(
     Returns
     -------
     array, shape (..., n, d_model)
-        `encoder_with_weights` also returns the attention weights of every layer.
+        ``impl=kernels.Recorder()`` keeps the attention weights of every layer.
 
     Raises
     ------
@@ -204,4 +159,5 @@ def encoder(
     """
     check_impl(impl)
     check_stream(x, weights, EncoderWeights, mask, rotate, drop, bias)
-    return encoder_of(x, weights, mask, drop, rotate, bias, impl)[0]
+    options = options_of(weights, x, rotate=rotate, bias=bias, mask=mask, drop=drop, impl=impl)
+    return encoder_of(x, weights, options)

@@ -1,5 +1,6 @@
 """The feed-forward sublayer: matrices with a non-linearity between, the same for every token."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Self
 
@@ -20,8 +21,11 @@ from attnbook.transformers.activations import ACTIVATIONS
 # The mathematics, of checked arrays.
 
 
-def feed_forward_of(x, weights, drop=None):
-    """Return the output, and None: there is nothing else, such as attention weights."""
+def feed_forward_of(
+    x: Array,
+    weights: "FeedForwardWeights | GatedFeedForwardWeights",
+    drop: Callable[[Array], Array] | None = None,
+) -> Array:
     hidden, activate = project(x, weights.W_1, weights.b_1), ACTIVATIONS[weights.activation]
     if isinstance(weights, GatedFeedForwardWeights):
         hidden = activate(project(x, weights.W_gate, weights.b_gate)) * hidden
@@ -29,7 +33,7 @@ def feed_forward_of(x, weights, drop=None):
         hidden = activate(hidden)  # (..., n, d_ff)
     if drop is not None:
         hidden = drop(hidden)
-    return project(hidden, weights.W_2, weights.b_2), None
+    return project(hidden, weights.W_2, weights.b_2)
 
 
 # The weights, and the functions, which check what they are given.
@@ -44,7 +48,7 @@ class _Network(Weights):
     W_2: Annotated[Array, "d_ff d_out"]
     activation: str
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.check_fields()
         check_choice("activation", self.activation, ACTIVATIONS)
         d_model, (d_ff, d_out) = self.W_1.shape[0], self.W_2.shape
@@ -58,7 +62,14 @@ class _Network(Weights):
                 )
 
     @classmethod
-    def _made(cls, rng, d_model, d_ff, activation, bias) -> Self:
+    def _made(
+        cls,
+        rng: "np.random.Generator | int",
+        d_model: int,
+        d_ff: int,
+        activation: str,
+        bias: bool,
+    ) -> Self:
         rng = generator(rng)
         d_model, d_ff = check_int("d_model", d_model, 1), check_int("d_ff", d_ff, 1)
         sizes = {"d_model": d_model, "d_ff": d_ff, "d_out": d_model}
@@ -217,4 +228,4 @@ def feed_forward(
     check_part("weights", weights, FeedForwardWeights, GatedFeedForwardWeights)
     check_floats(x=x, weights=weights.W_1)
     check_width("x", x, weights.W_1.shape[0])
-    return feed_forward_of(x, weights)[0]
+    return feed_forward_of(x, weights)

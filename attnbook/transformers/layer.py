@@ -101,7 +101,16 @@ class Layer(Weights):
 
     @classmethod
     def _made(
-        cls, rng, sizes, norm, activation, bias, n_kv_heads, normalization, gated, without=()
+        cls,
+        rng: "np.random.Generator",
+        sizes: tuple[int, int, int],
+        norm: str,
+        activation: str,
+        bias: bool,
+        n_kv_heads: int | None,
+        normalization: str,
+        gated: bool,
+        without: tuple[str, ...] = (),
     ) -> Self:
         """Return a layer of parts that are drawn in the order of the fields."""
         d_model, n_heads, d_ff = sizes
@@ -111,8 +120,9 @@ class Layer(Weights):
             if name in without:
                 continue
             if MultiHeadWeights in kinds:
-                heads = {"n_kv_heads": n_kv_heads, "bias": bias}
-                made[name] = MultiHeadWeights.init(rng, d_model, n_heads, **heads)
+                made[name] = MultiHeadWeights.init(
+                    rng, d_model, n_heads, n_kv_heads=n_kv_heads, bias=bias
+                )
             elif network in kinds:
                 made[name] = network.init(rng, d_model, d_ff, activation=activation, bias=bias)
             else:
@@ -153,7 +163,7 @@ class EncoderLayerWeights(Layer):
     feed_forward_norm: NormWeights
     norm: str = "pre"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.check_layer()
 
 
@@ -199,7 +209,7 @@ class DecoderLayerWeights(Layer):
     feed_forward_norm: NormWeights
     norm: str = "pre"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.check_layer()
         cross = self.cross_attention
         if (cross is None) != (self.cross_attention_norm is None):

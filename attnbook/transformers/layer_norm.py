@@ -9,22 +9,21 @@ from typing import Annotated
 import numpy as np
 
 from attnbook.arrays.arguments import check_bool, check_float, check_floats, check_int, check_number
-from attnbook.arrays.array import Array, accumulation_dtype, array_namespace
+from attnbook.arrays.array import Array, array_namespace, to_accumulate
 from attnbook.arrays.weights import Weights
 
 # The mathematics, of checked arrays.
 
 
-def layer_norm_of(x, weights):
+def layer_norm_of(x: Array, weights: "LayerNormWeights") -> Array:
     xp = array_namespace(x)
-    wide = accumulation_dtype(xp, x.dtype)
-    y = xp.astype(x, wide, copy=False)
+    y = x if x.dtype in (xp.float32, xp.float64) else to_accumulate(x)
     y = y - xp.mean(y, axis=-1, keepdims=True)
     y = y / xp.sqrt(xp.mean(y * y, axis=-1, keepdims=True) + weights.epsilon)
     if weights.gain is not None:
-        y = y * xp.astype(weights.gain, wide, copy=False)
+        y = y * xp.astype(weights.gain, y.dtype, copy=False)
     if weights.bias is not None:
-        y = y + xp.astype(weights.bias, wide, copy=False)
+        y = y + xp.astype(weights.bias, y.dtype, copy=False)
     return xp.astype(y, x.dtype, copy=False)
 
 
@@ -60,7 +59,7 @@ class LayerNormWeights(Weights):
     bias: Annotated[Array, "d_model"] | None = None
     epsilon: float = 1e-5
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_number("epsilon", self.epsilon)
         self.check_fields()
         arrays = self.arrays()

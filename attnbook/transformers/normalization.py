@@ -1,8 +1,10 @@
 """Normalisation: what stands in the normalisation slots of a layer and of a stack."""
 
+from collections.abc import Callable
 from typing import Any
 
 from attnbook.arrays.arguments import check_choice
+from attnbook.arrays.array import Array
 from attnbook.transformers.layer_norm import LayerNormWeights, layer_norm_of
 from attnbook.transformers.rms_norm import RMSNormWeights, rms_norm_of
 
@@ -13,7 +15,10 @@ NORMALIZATIONS = ("layer", "rms")
 """The names that ``normalization=`` takes."""
 
 
-NORMALIZED = {LayerNormWeights: layer_norm_of, RMSNormWeights: rms_norm_of}
+NORMALIZED: dict[type, Callable[[Array, Any], Array]] = {
+    LayerNormWeights: layer_norm_of,
+    RMSNormWeights: rms_norm_of,
+}
 """The function of each class of weights: ``NORMALIZED[type(weights)](x, weights)``."""
 
 

@@ -5,24 +5,31 @@ r"""The residual connection: what a sublayer makes of its input is added to it.
 """
 
 import sys
+from collections.abc import Callable
 
-from attnbook.arrays.array import array_namespace, dtype_name
-from attnbook.transformers.normalization import NORMALIZED
+from attnbook.arrays.array import Array, array_namespace, dtype_name
+from attnbook.transformers.normalization import NORMALIZED, NormWeights
 
 ORDERS = ("pre", "post")
 
 
-def residual(x, sublayer, norm, order, drop):
-    """Add to `x` what `sublayer` makes of it; also return what else it returned."""
-    y, other = sublayer(NORMALIZED[type(norm)](x, norm) if order == "pre" else x)
+def residual(
+    x: Array,
+    sublayer: Callable[[Array], Array],
+    norm: NormWeights,
+    order: str,
+    drop: Callable[[Array], Array] | None,
+) -> Array:
+    """Add to `x` what `sublayer` makes of it."""
+    y = sublayer(NORMALIZED[type(norm)](x, norm) if order == "pre" else x)
     total = x + (y if drop is None else drop(y))
     if str(x.dtype).endswith(("float16", "f2")):
         check_overflow(x, total)
     x = total
-    return (x if order == "pre" else NORMALIZED[type(norm)](x, norm)), other
+    return x if order == "pre" else NORMALIZED[type(norm)](x, norm)
 
 
-def check_overflow(x, total):
+def check_overflow(x: Array, total: Array) -> None:
     """Raise where finite numbers of float16 became infinite in a sum.
 
     Some models, T5 among them, have a residual stream beyond 65504, the largest number of float16,
@@ -38,7 +45,7 @@ def check_overflow(x, total):
     )
 
 
-def _all_finite(x):
+def _all_finite(x: Array) -> bool:
     """Return whether all numbers are finite, and True where they cannot be read."""
     torch = sys.modules.get("torch")
     if torch and torch.compiler.is_compiling():  # reading a number would cut the graph in two

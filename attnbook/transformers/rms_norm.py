@@ -10,20 +10,19 @@ from typing import Annotated
 import numpy as np
 
 from attnbook.arrays.arguments import check_int, check_number
-from attnbook.arrays.array import Array, accumulation_dtype, array_namespace
+from attnbook.arrays.array import Array, array_namespace, to_accumulate
 from attnbook.arrays.weights import Weights
 from attnbook.transformers.layer_norm import check_rows
 
 # The mathematics, of checked arrays.
 
 
-def rms_norm_of(x, weights):
+def rms_norm_of(x: Array, weights: "RMSNormWeights") -> Array:
     xp = array_namespace(x)
-    wide = accumulation_dtype(xp, x.dtype)
-    y = xp.astype(x, wide, copy=False)
+    y = x if x.dtype in (xp.float32, xp.float64) else to_accumulate(x)
     y = y / xp.sqrt(xp.mean(y * y, axis=-1, keepdims=True) + weights.epsilon)
     if weights.gain is not None:
-        y = y * xp.astype(weights.gain, wide, copy=False)
+        y = y * xp.astype(weights.gain, y.dtype, copy=False)
     return xp.astype(y, x.dtype, copy=False)
 
 
@@ -58,7 +57,7 @@ class RMSNormWeights(Weights):
     gain: Annotated[Array, "d_model"] | None = None
     epsilon: float = 1e-5
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_number("epsilon", self.epsilon)
         self.check_fields()
         if self.gain is not None and self.gain.ndim != 1:

@@ -1,9 +1,11 @@
 """The two layouts of rotary positions: a model in one becomes the same model in the other."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from attnbook.arrays.arguments import check_bool
+from attnbook.arrays.array import Array
 from attnbook.arrays.weights import check_part
 from attnbook.positions.rotation import Rotary, to_halves, to_interleaved
 from attnbook.transformers.stack import DecoderWeights, EncoderWeights
@@ -62,7 +64,7 @@ def rotary_layout(weights: Any, *, interleaved: bool) -> Any:
     return _stack(weights, weights.positions, interleaved)
 
 
-def _stack(weights, positions, interleaved):
+def _stack(weights: Any, positions: Any, interleaved: bool) -> Any:
     if not isinstance(positions, Rotary):
         got = type(positions).__name__ if positions else None
         raise ValueError(f"weights must have rotary positions, got {got}")
@@ -74,7 +76,7 @@ def _stack(weights, positions, interleaved):
     return replace(weights, layers=layers, positions=positions)
 
 
-def _layer(layer, change, width):
+def _layer(layer: Any, change: Callable[..., Array], width: int | None) -> Any:
     heads, new = layer.self_attention, {}
     for letter, n in (("Q", heads.n_heads), ("K", heads.n_kv_heads)):
         for name in (f"W_{letter}", f"b_{letter}"):

@@ -1,12 +1,12 @@
 """The weights of a stack: layers of one width, and a normalisation after the last."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
 
 from attnbook.arrays.arguments import check_bool, check_float, check_floats, check_int, generator
+from attnbook.arrays.array import Array
 from attnbook.arrays.projections import check_width
 from attnbook.arrays.weights import Weights, check_part
 from attnbook.multi_head.masks import check_head_bias, check_head_mask
@@ -35,7 +35,7 @@ class Stack(Weights):
         norm = () if self.final_norm is None else self.final_norm.arrays().values()
         return [layer.d_model for layer in self.layers] + [x.shape[0] for x in norm]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.check_fields()
         widths = self._widths()
         if len(set(widths)) > 1:
@@ -126,7 +126,7 @@ class DecoderWeights(Stack):
     final_norm: NormWeights | None = None
     positions: Rotary | RelativeBias | Alibi | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         widths = dict.fromkeys(layer.d_memory for layer in self.layers)  # in order
         if len(widths) > 1:
@@ -136,28 +136,21 @@ class DecoderWeights(Stack):
             )
 
 
-def placing(weights, x, rotate, bias=None, start=0):
-    """Return how every self-attention of `weights` learns the places of the tokens `x`.
-
-    ``turn`` rotates queries and keys, and ``bias`` is added to the scores; the first token stands
-    at `start`, after what a cache holds.
-    """
-    positions = Rotary() if rotate and weights.positions is None else weights.positions
-    if positions is None or not weights.layers:
-        return {"turn": None, "bias": bias}
-    n, n_heads = x.shape[-2], weights.layers[0].self_attention.n_heads
-    own = positions.bias(n_heads, n, start + n, x)
-    bias = own if bias is None else bias if own is None else own + bias
-    return {"turn": partial(positions.turned, start=start), "bias": bias}
-
-
-def check_stream(x, weights, kind, mask, rotate, drop, bias):
+def check_stream(
+    x: Array,
+    weights: Any,
+    kind: type,
+    mask: Array | None,
+    rotate: bool,
+    drop: Any,
+    bias: Array | None,
+) -> None:
     """Raise unless tokens `x` and what is done to them fit a layer or a stack of this `kind`."""
     check_part("weights", weights, kind)
     check_bool("rotate", rotate)
     if rotate and weights.positions is not None:
-        kind = type(weights.positions).__name__
-        raise ValueError(f"rotate must be False, since the weights have positions: {kind}")
+        own = type(weights.positions).__name__
+        raise ValueError(f"rotate must be False, since the weights have positions: {own}")
     check_drop(drop)
     check_float("x", x)
     if (like := weights.any_array()) is not None:

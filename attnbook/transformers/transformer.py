@@ -4,60 +4,82 @@
 arrays; this file joins them.
 """
 
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
 
 from attnbook.arrays.arguments import check_bool, check_float, check_floats, check_ids
 from attnbook.arrays.array import Array, array_namespace, broadcast_shapes
 from attnbook.arrays.weights import check_part
 from attnbook.kernels import REFERENCE, Impl, check_impl
+from attnbook.multi_head.attention import KeysAndValues
 from attnbook.multi_head.masks import check_head_mask
 from attnbook.positions.tables import sinusoidal_of
 from attnbook.transformers.decoder import decoder_of, memory_keys_and_values
 from attnbook.transformers.dropout import check_drop
 from attnbook.transformers.embed import embed_of
 from attnbook.transformers.encoder import encoder_of
+from attnbook.transformers.self_attention import Drop, options_of
 from attnbook.transformers.weights import TransformerWeights
 
 # The mathematics, of checked arrays.
 
 
-def transformer_of(
-    source, target, weights, source_mask, target_mask, memory_mask, is_causal, drop, impl=REFERENCE
-):
-    memory, A = encode(source, weights, source_mask, drop=drop, impl=impl)
-    heads = memory_keys_and_values(memory, weights.decoder.layers)
-    how = {"drop": drop, "impl": impl, "is_causal": is_causal}
-    logits, (own, cross) = decode(target, heads, weights, target_mask, memory_mask, **how)
-    cross = cross if weights.encoder is not None else ()
-    return logits, {"encoder": A, "decoder": own, "cross": cross}
-
-
-def encode(source, weights, mask=None, *, drop=None, impl=REFERENCE):
-    """Return what the encoder makes of the source, and its attention weights."""
+def encode(
+    source: Array | None,
+    weights: TransformerWeights,
+    mask: Array | None = None,
+    *,
+    drop: Drop | None = None,
+    impl: Impl = REFERENCE,
+) -> Array | None:
+    """Return what the encoder makes of the source, or None where there is no encoder."""
     if weights.encoder is None:
-        return None, ()
+        return None
     x = placed_tokens(source, weights.embedding("source"), weights.source_positions, weights)
     x = x if drop is None else drop(x)
-    return encoder_of(x, weights.encoder, mask, drop, weights.positions == "rotary", impl=impl)
+    rotate = weights.positions == "rotary"
+    options = options_of(weights.encoder, x, rotate=rotate, mask=mask, drop=drop, impl=impl)
+    return encoder_of(x, weights.encoder, options)
 
 
 def decode(
-    target, memory, weights, mask=None, memory_mask=None, *, start=0, last=False, drop=None, **how
-):
-    """Return the logits of `target`, or of its `last` token alone, and the attention weights.
+    target: Array,
+    memory: Sequence[KeysAndValues | None],
+    weights: TransformerWeights,
+    mask: Array | None = None,
+    memory_mask: Array | None = None,
+    *,
+    past: Any = None,
+    start: int = 0,
+    last: bool = False,
+    is_causal: bool = False,
+    drop: Drop | None = None,
+    impl: Impl = REFERENCE,
+) -> Array:
+    """Return the logits of `target`, or of its `last` token alone.
 
-    `memory` are its keys and values. The first token stands at `start`, after what the cache
-    ``past=`` holds; `impl` and `is_causal` say how it attends.
+    `memory` are its keys and values. The first token stands at `start`, after what the cache `past`
+    holds; `impl` and `is_causal` say how it attends.
     """
     x = placed_tokens(target, weights.target_embedding, weights.target_positions, weights, start)
     x = x if drop is None else drop(x)
-    how |= {"drop": drop, "start": start, "rotate": weights.positions == "rotary"}
-    x, others = decoder_of(x, memory, weights.decoder, mask, memory_mask, **how)
-    return logits_of(x[..., -1:, :] if last else x, weights), others
+    options = options_of(
+        *(weights.decoder, x),
+        rotate=weights.positions == "rotary",
+        start=start,
+        mask=mask,
+        memory_mask=memory_mask,
+        is_causal=is_causal,
+        drop=drop,
+        impl=impl,
+    )
+    x = decoder_of(x, memory, weights.decoder, options, past)
+    return logits_of(x[..., -1:, :] if last else x, weights)
 
 
-def placed_tokens(tokens, table, positions, weights, start=0):
+def placed_tokens(
+    tokens: Any, table: Array | None, positions: Any, weights: TransformerWeights, start: int = 0
+) -> Array:
     """Return the embedding of the tokens with their positions added."""
     if table is None:
         return tokens
@@ -70,7 +92,7 @@ def placed_tokens(tokens, table, positions, weights, start=0):
     return x
 
 
-def logits_of(x, weights):
+def logits_of(x: Array, weights: TransformerWeights) -> Array:
     xp = array_namespace(x)
     if weights.output is not None:
         x = xp.matmul(x, weights.output)
@@ -80,34 +102,6 @@ def logits_of(x, weights):
 
 
 # The functions, which check what they are given.
-
-
-def transformer_with_weights(
-    source: Annotated[Array, "..."] | None,
-    target: Annotated[Array, "..."],
-    weights: TransformerWeights,
-    *,
-    source_mask: Annotated[Array, "..."] | None = None,
-    target_mask: Annotated[Array, "..."] | None = None,
-    memory_mask: Annotated[Array, "..."] | None = None,
-    is_causal: bool = True,
-    drop: Callable[[Array], Array] | None = None,
-) -> tuple[Annotated[Array, "... n_t V_t"], dict[str, tuple[Array, ...]]]:
-    """Return the logits of `transformer` and all attention weights.
-
-    The parameters and what is raised are those of `transformer`;
-    there is no `impl`, since the reference alone keeps the weights.
-
-    Returns
-    -------
-    logits : array, shape (..., n_t, V_t)
-    A : dict of tuples of arrays, one a layer
-        ``"encoder"`` (..., h, n_s, n_s), ``"decoder"`` (..., h, n_t, n_t) and ``"cross"``
-        (..., h, n_t, n_s). A tuple is empty where there is no such attention.
-    """
-    given = (source, target, weights, source_mask, target_mask)
-    memory_mask = _check(*given, memory_mask, is_causal, drop)
-    return transformer_of(*given, memory_mask, is_causal, drop)
 
 
 def transformer(
@@ -156,8 +150,9 @@ def transformer(
     Returns
     -------
     array, shape (..., n_t, V_t), or (..., n_t, d_model) without embeddings and output
-        Logits; `softmax` makes probabilities of them. `transformer_with_weights` also returns all
-        attention weights.
+        Logits; `softmax` makes probabilities of them. ``impl=kernels.Recorder()`` keeps all
+        attention weights: those of the encoder, and then those of each decoder layer over the
+        target and over the source.
 
     Raises
     ------
@@ -187,17 +182,29 @@ def transformer(
     check_impl(impl)
     given = (source, target, weights, source_mask, target_mask)
     memory_mask = _check(*given, memory_mask, is_causal, drop)
-    return transformer_of(*given, memory_mask, is_causal, drop, impl)[0]
+    memory = encode(source, weights, source_mask, drop=drop, impl=impl)
+    heads = memory_keys_and_values(memory, weights.decoder.layers)
+    masks = target_mask, memory_mask
+    return decode(target, heads, weights, *masks, is_causal=is_causal, drop=drop, impl=impl)
 
 
-def _check(source, target, weights, source_mask, target_mask, memory_mask, is_causal, drop):
+def _check(
+    source: Any,
+    target: Array,
+    weights: Any,
+    source_mask: Array | None,
+    target_mask: Array | None,
+    memory_mask: Array | None,
+    is_causal: bool,
+    drop: Any,
+) -> Array | None:
     """Return the mask of the memory, which may be that of the source, or raise."""
     check_part("weights", weights, TransformerWeights)
     check_bool("is_causal", is_causal)
     check_drop(drop)
     known = weights.target_embedding, weights.target_positions
     queries = check_tokens("target", target, weights, *known)
-    keys = check_source(source, weights, source_mask, memory_mask)
+    keys: Any = check_source(source, weights, source_mask, memory_mask)
     if keys and broadcast_shapes(queries[:-1], keys[:-1]) is None:
         raise ValueError(
             f"source must have leading axes that broadcast with {queries[:-1]}, "
@@ -217,13 +224,20 @@ def _check(source, target, weights, source_mask, target_mask, memory_mask, is_ca
     return memory_mask
 
 
-def mask_for_memory(source_mask):
+def mask_for_memory(source_mask: Array | None) -> Array | None:
     """Return `source_mask` if it is the same for all queries, so that it fits other queries too."""
     same = source_mask is not None and (source_mask.ndim < 2 or source_mask.shape[-2] == 1)
     return source_mask if same else None
 
 
-def check_tokens(name, tokens, weights, table, positions, table_name=None):
+def check_tokens(
+    name: str,
+    tokens: Array,
+    weights: TransformerWeights,
+    table: Array | None,
+    positions: Array | None,
+    table_name: str | None = None,
+) -> tuple[int, ...]:
     """Return the shape (..., n) of token ids, or of features, that fit the weights, or raise."""
     if table is None:
         return _check_features(name, tokens, weights)
@@ -236,7 +250,7 @@ def check_tokens(name, tokens, weights, table, positions, table_name=None):
     return tuple(tokens.shape)
 
 
-def _check_features(name, x, weights):
+def _check_features(name: str, x: Array, weights: TransformerWeights) -> tuple[int, ...]:
     check_float(name, x)
     if (like := weights.any_array()) is not None:
         check_floats(**{name: x, "weights": like})
@@ -248,7 +262,12 @@ def _check_features(name, x, weights):
     return tuple(x.shape[:-1])
 
 
-def check_source(source, weights, source_mask, memory_mask):
+def check_source(
+    source: Array | None,
+    weights: TransformerWeights,
+    source_mask: Array | None,
+    memory_mask: Array | None,
+) -> tuple[int, ...] | None:
     """Return the shape (..., n_s) of the source, or None where there is no encoder, or raise."""
     if weights.encoder is not None:
         if source is None:

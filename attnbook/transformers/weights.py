@@ -69,7 +69,7 @@ class TransformerWeights(Weights):
     positions: str = "sinusoidal"
     scale_embeddings: bool = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_choice("positions", self.positions, POSITIONS)
         check_bool("scale_embeddings", self.scale_embeddings)
         self.check_fields()
@@ -77,7 +77,7 @@ class TransformerWeights(Weights):
         self._check_shapes()
         self._check_pairs()
 
-    def _check_parts(self):
+    def _check_parts(self) -> None:
         """Raise unless the parts that need each other are there."""
         crossed = [layer.cross_attention is not None for layer in self.decoder.layers]
         if self.encoder is None and any(crossed):
@@ -99,7 +99,7 @@ class TransformerWeights(Weights):
         if self.encoder is None and self.source_embedding is not None:
             raise ValueError("source_embedding must be None where there is no encoder")
 
-    def _check_shapes(self):
+    def _check_shapes(self) -> None:
         """Raise unless every part has the width of the others."""
         if self.b_out is not None and self.b_out.ndim != 1:
             raise ValueError(f"b_out must have 1 axis, got shape {tuple(self.b_out.shape)}")
@@ -134,7 +134,7 @@ class TransformerWeights(Weights):
                     f"the target, got shape {tuple(x.shape)}"
                 )
 
-    def _check_pairs(self):
+    def _check_pairs(self) -> None:
         """Raise unless features come in pairs where positions rotate pairs of them."""
         stacks = [stack for stack in (self.decoder, self.encoder) if stack is not None]
         attentions = [

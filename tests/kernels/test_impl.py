@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from cases import every_day
+from cases import every_day, recorded
 
 import attnbook
 from attnbook import nn
@@ -62,9 +62,9 @@ def test_grouped_heads_are_not_repeated_and_agree(library, mask, is_causal):
 def test_causal_is_the_causal_mask(library):
     weights, x = library.place(HEADS), library.array(tokens(7, 12))
     mask = attnbook.masking.causal(7, like=x)
-    got = attnbook.multi_head_attention_with_weights(x, x, x, weights, is_causal=True)
-    wanted = attnbook.multi_head_attention_with_weights(x, x, x, weights, mask)
-    for ours, theirs in zip(got, wanted, strict=True):
+    got, A = recorded(attnbook.multi_head_attention, x, x, x, weights, is_causal=True)
+    wanted, A_masked = recorded(attnbook.multi_head_attention, x, x, x, weights, mask)
+    for ours, theirs in zip((got, *A), (wanted, *A_masked), strict=True):
         np.testing.assert_array_equal(library.numpy(ours), library.numpy(theirs))
 
 
@@ -204,14 +204,11 @@ def test_what_a_function_raises_itself_stays_as_it_is():
         attnbook.attention(*[np.ones((3, 2))] * 3, impl=attend)
 
 
-def test_a_function_has_no_backward_pass_and_no_weights():
+def test_a_function_has_no_backward_pass():
     given = [np.ones((3, 2))] * 4
     message = "^impl must be a str to have a backward pass, got of_my_own$"
     with pytest.raises(TypeError, match=message):
         attnbook.attention_vjp(*given, impl=of_my_own)
-    message = "^impl must be 'reference' for the attention weights, got of_my_own$"
-    with pytest.raises(ValueError, match=message):
-        nn.Encoder(ENCODER, impl=of_my_own).forward_with_weights(torch.ones(2, 7, 12))
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -300,15 +297,12 @@ def test_modules_pass_their_impl_on(name):
     kind, weights = MODULES[name]
     x = torch.tensor(tokens(2, 7, 12))
     made = kind(weights, **tiled)
-    message = r"^impl must be 'reference' for the attention weights, got 'tiled'$"
-    with pytest.raises(ValueError, match=message):
-        made.forward_with_weights(x)
     torch.testing.assert_close(made(x), kind(weights)(x))
     if name in ("one head", "heads"):
         wanted = kind(weights)(x, mask=torch.tensor(CAUSAL))
         torch.testing.assert_close(made(x, is_causal=True), wanted)
     made.impl = "reference"  # that of the module that is called: its parts do not decide
-    torch.testing.assert_close(made.forward_with_weights(x)[0], kind(weights)(x))
+    torch.testing.assert_close(made(x), kind(weights)(x), rtol=0, atol=0)
 
 
 def test_copies_of_torch_modules_begin_with_the_reference():

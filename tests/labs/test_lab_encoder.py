@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+from cases import recorded
 from figures import caller, lab_data
 
 from attnbook.data.word_pieces import WordPieces
 from attnbook.models import BertWeights, SentenceEncoder, sentence_encoder
-from attnbook.models.bert_encoder import bert_with_weights
+from attnbook.models.bert_encoder import bert
 from attnbook.transformers.layer_norm import LayerNormWeights
 from attnbook.transformers.stack import EncoderWeights
 
@@ -78,10 +79,10 @@ def test_heads_of_random_weights(seed):
     weights = random_weights(seed)
     call = caller_of(lab_data.encoder_file(weights, PIECES.tokens))
     ids = np.random.default_rng(seed).integers(len(PIECES), size=2 + 2 * seed)
-    _, expected = bert_with_weights(ids, as_stored(weights))
+    _, expected = recorded(bert, ids, as_stored(weights))
     found = call("ids => attention(ids)", ids.tolist())
     np.testing.assert_allclose(found, np.stack(expected), atol=2e-5)
-    _, exact = bert_with_weights(ids, weights)
+    _, exact = recorded(bert, ids, weights)
     assert np.abs(found - np.stack(exact)).max() < 0.06
 
 

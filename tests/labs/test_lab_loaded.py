@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from cases import recorded
 from figures import lab_data, labs
 from test_lab_encoder import PIECES, as_stored, random_weights
 from test_lab_pages import WIDE, Figure
@@ -9,7 +10,7 @@ from visits import SITE
 
 from attnbook import decoding
 from attnbook.models import writer
-from attnbook.models.bert_encoder import bert_with_weights
+from attnbook.models.bert_encoder import bert
 
 pytestmark = pytest.mark.site
 
@@ -94,6 +95,6 @@ def test_a_sentence_encoder_of_the_site_reads_a_sentence(browser, server, monkey
     ids = PIECES.encode("To be, the being")
     assert [label[0] for label in labels] == [PIECES.tokens[i] for i in ids]
     shares = [float(label[2].strip("< %\xa0")) / 100 for label in labels]
-    _, expected = bert_with_weights(ids, as_stored(weights))
+    _, expected = recorded(bert, ids, as_stored(weights))
     np.testing.assert_allclose(shares, expected[1][1, 3], atol=6e-3)
     figure.tab.close()

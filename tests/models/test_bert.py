@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import tiny_models
 import torch
-from cases import EPSILON, need
+from cases import EPSILON, need, recorded
 from error_table import assert_raises, error_rows
 
 from attnbook import EncoderWeights, LayerNormWeights, masking
-from attnbook.models import BertWeights, bert, bert_with_weights
+from attnbook.models import BertWeights, bert
 
 IDS = np.random.default_rng(0).integers(1, 29, (5, 11))
 LENGTHS = np.array([11, 1, 7, 3, 11])
@@ -54,7 +54,7 @@ def test_every_layer_is_that_of_transformers(library, judge, weights, dtype, typ
         got = bert(ids, first_layers(weights, n), mask, token_types=parts)
         assert library.same_kind(got, weights.token_embedding)
         np.testing.assert_allclose(library.numpy(got)[REAL], expected[REAL], rtol=0, atol=bound)
-    same, A = bert_with_weights(ids, weights, mask, token_types=parts)
+    same, A = recorded(bert, ids, weights, mask, token_types=parts)
     np.testing.assert_array_equal(library.numpy(same), library.numpy(got))
     assert len(A) == 3
     for ours, theirs in zip(A, attentions, strict=True):
@@ -88,7 +88,7 @@ def test_options_of_the_config_are_heard(activation):
 
 def test_no_token_and_no_layer(weights):
     assert bert(IDS[:, :0], weights).shape == (5, 0, 14)
-    assert bert_with_weights(IDS, first_layers(weights, 0))[1] == ()
+    assert recorded(bert, IDS, first_layers(weights, 0))[1] == []
 
 
 TABLE = np.ones((7, 14))

@@ -8,6 +8,7 @@ import pathlib
 
 import numpy as np
 import pytest
+from cases import calls_in_package
 
 import attnbook
 from attnbook import attention_weights, feed_forward, kernels, merge_heads, rms_norm
@@ -75,7 +76,16 @@ def test_heads_are_read_without_the_layers_above_them(monkeypatch):
         kernels, "attention", lambda *given: calls.append(given[0]) or attend(*given)
     )
     small().heads(TEXT, 1)
-    assert calls.count("naive") == 2  # as many layers as are needed
+    assert calls.count("reference") == 2  # as many layers as are needed
+
+
+def test_a_token_takes_few_calls_and_its_rotary_angles_are_computed_once(shipped):
+    """Each further token of the writer, whose six layers turn a query and a key each."""
+    five, six = (calls_in_package(shipped.write, "ROMEO:", n) for n in (5, 6))
+    assert len(six) - len(five) <= 250
+    for calls, n in ((five, 5), (six, 6)):
+        names = [name for _, name in calls]
+        assert names.count("cosines_and_sines") == n
 
 
 def test_the_model_runs_in_pytorch():

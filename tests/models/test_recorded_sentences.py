@@ -3,8 +3,9 @@
 from importlib import resources
 
 import numpy as np
+from cases import recorded
 
-from attnbook import single_head_attention_with_weights
+from attnbook import single_head_attention
 from attnbook.data import plays
 from attnbook.models import recorded_sentences
 
@@ -35,7 +36,7 @@ def test_each_line_is_a_line_of_its_play_and_speaker():
 
 def test_the_head_does_what_was_recorded():
     x, head = RECORDED.x, RECORDED.head
-    _, A = single_head_attention_with_weights(x, x, x, head)
+    _, [A] = recorded(single_head_attention, x, x, x, head)
     np.testing.assert_allclose(A, RECORDED.attention[0][RECORDED.head_place], atol=5e-3)
     horses = [i for i, token in enumerate(RECORDED.tokens[0]) if token == "horse"]
     for i in horses:

@@ -11,12 +11,14 @@ from cases import (
     EPSILON,
     HALF,
     HeadsCase,
+    calls_in_package,
     close,
     every_day,
     heads_cases,
     many_heads,
     masks,
     need,
+    recorded,
 )
 from error_table import error_test
 from hypothesis import given
@@ -72,7 +74,7 @@ def test_split_and_merge_without_heads(library):
 @given(heads_cases())
 def test_agrees_with_the_loop(library, dtype, case):
     arguments = case.arguments(library, dtype)
-    output, shares = attnbook.multi_head_attention_with_weights(*arguments)
+    output, [shares] = recorded(attnbook.multi_head_attention, *arguments)
     assert library.same_kind(output, arguments[0])
     assert library.same_kind(shares, arguments[0])
     exact_output, exact_shares = case.exact(library, dtype)
@@ -90,7 +92,7 @@ def test_agrees_with_the_loop(library, dtype, case):
 def test_half_precision_rounds_projections_and_nothing_within(library, dtype, case):
     need(library, dtype)
     arguments = case.arguments(library, dtype)
-    output, shares = attnbook.multi_head_attention_with_weights(*arguments)
+    output, [shares] = recorded(attnbook.multi_head_attention, *arguments)
     assert library.same_kind(output, arguments[0])
     assert library.same_kind(shares, arguments[0])
 
@@ -111,10 +113,18 @@ def test_half_precision_attends_in_float32(library, dtype):
     one = library.array(np.ones((1, 1)), dtype)
     keys = library.array(np.ones((4099, 1)), dtype)
     weights = attnbook.MultiHeadWeights(one, one, one, n_heads=1)
-    got, shares = attnbook.multi_head_attention_with_weights(one, keys, keys, weights)
+    got, [shares] = recorded(attnbook.multi_head_attention, one, keys, keys, weights)
     np.testing.assert_allclose(library.numpy(got), [[1.0]], atol=1e-4)
     share = library.numpy(library.array(np.array(1 / 4099), dtype))
     np.testing.assert_allclose(library.numpy(shares), np.full((1, 1, 4099), share), rtol=1e-6)
+
+
+def test_a_call_is_short():
+    """The way from the arguments to the output and back, in calls and files of the package."""
+    x, weights = np.ones((3, 5, 8)), attnbook.MultiHeadWeights.init(0, 8, 2)
+    calls = calls_in_package(attnbook.multi_head_attention, x, x, x, weights)
+    assert len(calls) <= 30
+    assert len({file for file, _ in calls}) <= 8
 
 
 def case_of(leading=(2,), n_q=3, n_k=13, mask=None, seed=1, **options):
@@ -147,7 +157,8 @@ def test_a_mask_of_every_shape_that_broadcasts(library, shape):
 
 def test_a_query_without_keys_gets_the_bias_of_the_output(library):
     case = case_of(mask="empty row")  # the first query sees nothing, in no head
-    output, shares = attnbook.multi_head_attention_with_weights(*case.arguments(library, "float64"))
+    arguments = case.arguments(library, "float64")
+    output, [shares] = recorded(attnbook.multi_head_attention, *arguments)
     np.testing.assert_array_equal(library.numpy(shares)[..., 0, :], np.zeros((2, 4, 13)))
     expected = np.tile(case.weights.b_O, (2, 1))
     np.testing.assert_array_equal(library.numpy(output)[:, 0], expected)
@@ -327,7 +338,7 @@ masked(ones(4, 3, 13, dtype=bool), batch=(4,))
 masked(ones(4, 1, 13, dtype=bool), batch=(7, 4))
     ValueError: mask must say what its first axis is, since there are 4 heads and 4 sequences:
     mask[None] has one mask a head, mask[:, None] one a sequence; got shape (4, 1, 13)
-attnbook.multi_head_attention_with_weights(*[np.ones((3, 8))] * 3,
+attnbook.multi_head_attention(*[np.ones((3, 8))] * 3,
 attnbook.MultiHeadWeights.init(0, 8, 2), is_causal="no")
     TypeError: is_causal must be a bool, got str
 """

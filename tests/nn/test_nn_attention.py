@@ -10,7 +10,7 @@ from cases import many_heads
 from error_table import error_test
 
 import attnbook
-from attnbook import masking
+from attnbook import kernels, masking
 from attnbook.nn import Attention, MultiHeadAttention
 
 MASK = torch.tensor([[True] * 13, [False] * 13, [True, False] * 6 + [True]])
@@ -83,7 +83,9 @@ def same_results(ours, theirs, widths, dtype=torch.float64, **tolerance):
         if mask is not None:
             argument = masking.to_mha(mask, None if mask.ndim == 2 else shape)
         mine, yours = ([x.requires_grad_() for x in layer_inputs(dtype, widths)] for _ in "12")
-        output, shares = ours.forward_with_weights(*mine, mask)
+        ours.impl = kernels.Recorder()
+        output = ours(*mine, mask)
+        (shares,) = ours.impl.weights
         expected = theirs(*yours, attn_mask=argument, average_attn_weights=False)
         torch.testing.assert_close(output, expected[0], **tolerance)
         torch.testing.assert_close(shares, expected[1], **tolerance)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import oracle
 import pytest
-from cases import HALF, LAYER_MASKS, close, examples, held, layer_mask, need, shaken
+from cases import HALF, LAYER_MASKS, close, examples, held, layer_mask, need, recorded, shaken
 from error_table import error_test
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,9 +49,9 @@ class Kind:
         """Return weights in which nothing is 0 or 1."""
         return shaken(self.init(**options), seed)
 
-    def run(self, weights, x, memory=None, mask=None, memory_mask=None, suffix="", **options):
+    def run(self, weights, x, memory=None, mask=None, memory_mask=None, **options):
         given = (weights, mask) if self.cross is None else (memory, weights, mask, memory_mask)
-        return getattr(attnbook, self.function + suffix)(x, *given, **options)
+        return getattr(attnbook, self.function)(x, *given, **options)
 
     def exact(self, weights, x, memory=None, mask=None, memory_mask=None, rotate=False):
         turn = oracle.rotary if rotate else oracle.as_it_is
@@ -129,18 +129,15 @@ def test_agrees_with_the_loop(
     memory_mask = layer_mask(rng, memory_mask, (*both, 3, n_t, n_s)) if crossed else None
     before, placed = library.numpy(x).copy(), library.place(weights, dtype)
     given = (placed, x, memory, optional(library, mask), optional(library, memory_mask))
-    got, *A = kind.run(*given, suffix="_with_weights", rotate=rotate)
+    got, A = recorded(kind.run, *given, rotate=rotate)
     numbers = None if memory is None else library.numpy(memory)
     held_weights = held(library, weights, dtype)
     exact, *exact_A = kind.exact(held_weights, before, numbers, mask, memory_mask, rotate=rotate)
     assert tuple(got.shape) == (*both, n_t, 6) or not crossed
     assert library.same_kind(got, x)
     close(library.numpy(got), exact, dtype, size=2000)
-    if kind.stack:
-        assert all(isinstance(part, tuple) and len(part) == n_layers for part in A)
-        assert kind.cross is not False or A[1] == (None,) * n_layers
-    assert len(flat(A)) == len(flat(exact_A))
-    for one, other in zip(flat(A), flat(exact_A), strict=True):
+    calls = list(zip(*exact_A, strict=True)) if kind.stack else exact_A  # layer after layer
+    for one, other in zip(A, flat(calls), strict=True):
         assert library.same_kind(one, x)
         close(library.numpy(one), other, dtype, size=500)
     alone = kind.run(*given, rotate=rotate)
@@ -159,15 +156,13 @@ def test_half_precision(library, kind, dtype, norm, rotate):
     need(library, dtype)
     weights = kind.made(norm=norm, activation="gelu")
     x, memory = library.array(tokens(2, 4, 6), dtype), kind.memory(library, 5, 6, dtype=dtype)
-    result = kind.run(
-        library.place(weights, dtype), x, memory, suffix="_with_weights", rotate=rotate
-    )
-    assert all(library.same_kind(y, x) for y in flat(result))
+    got, A = recorded(kind.run, library.place(weights, dtype), x, memory, rotate=rotate)
+    assert all(library.same_kind(y, x) for y in (got, *A))
     numbers = None if memory is None else library.numpy(memory)
     held_weights = held(library, weights, dtype)
     exact = kind.exact(held_weights, library.numpy(x), numbers, rotate=rotate)[0]
     atol = {"float16": 0.03, "bfloat16": 0.3}[dtype]
-    np.testing.assert_allclose(library.numpy(result[0]), exact, atol=atol)
+    np.testing.assert_allclose(library.numpy(got), exact, atol=atol)
 
 
 # Properties.
@@ -222,8 +217,6 @@ def test_drop_is_applied_to_all_sublayers_and_to_the_hidden_units(library, kind,
         {name: factors.get(name.split(".")[-1], 1) * x for name, x in weights.arrays().items()}
     )
     close(library.numpy(got), kind.exact(doubled, x, memory)[0], "float64", size=2000)
-    same = kind.run(*given, suffix="_with_weights", drop=drop)[0]
-    np.testing.assert_array_equal(library.numpy(same), library.numpy(got))
 
 
 # The weights.
@@ -469,18 +462,17 @@ test_error = error_test(ERRORS, globals())
 
 
 @kinds
-@pytest.mark.parametrize("suffix", ["", "_with_weights"])
-def test_flags_drop_mask_and_bias_are_checked(kind, suffix):
+def test_flags_drop_mask_and_bias_are_checked(kind):
     weights, memory = kind.made(), np.ones((5, 6)) if kind.cross else None
     for wrong in ("no", np.array(True), 1, None):
         message = f"^rotate must be a bool, got {type(wrong).__name__}$"
         with pytest.raises(TypeError, match=message):
-            kind.run(weights, np.ones((4, 6)), memory, rotate=wrong, suffix=suffix)
+            kind.run(weights, np.ones((4, 6)), memory, rotate=wrong)
     for wrong in (-1, 0, "no"):
         message = f"^drop must be callable or None, got {type(wrong).__name__}$"
         with pytest.raises(TypeError, match=message):
-            kind.run(weights, np.ones((4, 6)), memory, drop=wrong, suffix=suffix)
+            kind.run(weights, np.ones((4, 6)), memory, drop=wrong)
     for name, wrong in (("mask", np.ones((4, 5), bool)), ("bias", np.ones((4, 5)))):
         message = f"^{name} must broadcast to the shape of the scores"
         with pytest.raises(ValueError, match=message):
-            kind.run(weights, np.ones((4, 6)), memory, **{name: wrong}, suffix=suffix)
+            kind.run(weights, np.ones((4, 6)), memory, **{name: wrong})

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import oracle
 import pytest
-from cases import HALF, LAYER_MASKS, close, examples, held, layer_mask, need, shaken
+from cases import HALF, LAYER_MASKS, close, examples, held, layer_mask, need, recorded, shaken
 from error_table import error_test
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +16,6 @@ from attnbook import (
     MultiHeadWeights,
     TransformerBlockWeights,
     transformer_block,
-    transformer_block_with_weights,
 )
 
 LETTERS = ("W_query", "W_key", "W_value", "W_attended", "W_output")
@@ -51,7 +50,7 @@ def test_agrees_with_the_loop(library, dtype, leading, n, kind, seed):
     mask = layer_mask(np.random.default_rng(seed), kind, (*leading, 3, n, n))
     before, placed = library.numpy(x).copy(), library.place(weights, dtype)
     given = None if mask is None else library.array(mask)
-    got, A = transformer_block_with_weights(x, placed, given)
+    got, [A] = recorded(transformer_block, x, placed, given)
     assert library.same_kind(got, x)
     assert tuple(A.shape) == (*leading, 3, n, n)
     alone = transformer_block(x, placed, given)

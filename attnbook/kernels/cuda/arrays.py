@@ -61,12 +61,12 @@ class Inputs:
         )
 
 
-def _features_together(x):
+def _features_together(x: Any) -> Any:
     """Return `x`, copied only if the numbers of a row do not lie side by side."""
     return x if x.shape[-1] < 2 or x.strides[-1] == x.itemsize else cupy.ascontiguousarray(x)
 
 
-def _steps(x, shape):
+def _steps(x: Any, shape: tuple[int, ...]) -> tuple[tuple[int, int], np.ndarray]:
     """Return the last two steps of `x` broadcast to `shape`, and where each head starts."""
     *outer, row, column = (n // x.itemsize for n in cupy.broadcast_to(x, shape).strides)
     start = np.zeros(1, dtype=np.int64)

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 from attnbook.arrays.array import Array, array_namespace, sum_to_shape
 from attnbook.arrays.projections import project
+from attnbook.kernels.naive import weights_of
 from attnbook.multi_head.heads import merge_heads_of, repeat_heads, split_heads_of
 from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.positions.piece import AttentionPositions
-from attnbook.single_head.attention import weights_of
 from attnbook.training.backpropagation.linear import linear_vjp
 
 
@@ -139,7 +139,7 @@ def multi_head_with_vjp(
     key = split_heads_of(project(x, weights.W_K, weights.b_K), h_kv)
     value = split_heads_of(project(x, weights.W_V, weights.b_V), h_kv)
     query, key = positions.turned(query, 0), positions.turned(key, 0)
-    shared = repeat_heads(key, h), repeat_heads(value, h)
+    shared = repeat_heads(key, value, h)
     mixed, mix_vjp = attention_with_vjp(query, *shared, mask, bias, weights.scale)
     joined = merge_heads_of(mixed)  # (..., n, h·d_v)
 

@@ -1,0 +1,68 @@
+"""An implementation that also keeps the weights: what each query attended to, call after call."""
+
+from dataclasses import dataclass, field
+
+from attnbook.arrays.array import Array, array_namespace
+from attnbook.kernels.naive import weights_of
+
+
+@dataclass(eq=False)
+class Recorder:
+    r"""Attends as the reference does, and keeps the attention weights of each call.
+
+    .. math:: A = \operatorname{softmax}(\beta\,QK^\top + B), \qquad O = AV
+
+    Pass one as ``impl=`` to anything that attends: a head, many heads, a layer, a whole model, or a
+    module of `attnbook.nn`.
+
+    Attributes
+    ----------
+    weights : list of arrays, shape (..., n_q, n_k), or (..., h, n_q, n_k) from many heads
+        A of each call, in the order of the calls, with the library, device and dtype of the queries
+        that attend. Rows sum to 1; the row of a query that may see no key is 0. An encoder
+        makes one call per layer. A decoder with cross-attention makes two calls per layer: first
+        over the target, then over the memory. A transformer runs its encoder first.
+        Decoding adds the calls of every step.
+
+    Notes
+    -----
+    Outputs and weights are those of ``impl="reference"``, bit for bit, and what it takes and raises
+    is the same. Query heads that share a key head each have their own weights. PyTorch's autograd
+    goes through both outputs and weights. There is no backward pass of its own, so `attention_vjp`
+    refuses it. The list grows until you clear it, so use a new recorder for each question.
+    Cost: that of the reference, and the memory of all weights that it keeps.
+
+    References
+    ----------
+    Chapter `multi_head`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from attnbook import EncoderWeights, encoder, kernels
+    >>> recorder = kernels.Recorder()
+    >>> weights = EncoderWeights.init(0, 3, d_model=8, n_heads=2, d_ff=32)
+    >>> encoder(np.eye(5, 8), weights, impl=recorder).shape
+    (5, 8)
+    >>> [A.shape for A in recorder.weights]
+    [(2, 5, 5), (2, 5, 5), (2, 5, 5)]
+    """
+
+    weights: list[Array] = field(default_factory=list, init=False, repr=False)
+
+    def __call__(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        mask: Array | None,
+        bias: Array | None,
+        scale: float,
+        is_causal: bool,
+    ) -> Array:
+        """Return the output, and append the weights to `weights`."""
+        xp = array_namespace(query)
+        A = weights_of(query, key, mask, bias, scale, is_causal)
+        self.weights.append(xp.astype(A, query.dtype, copy=False))
+        output = xp.matmul(A, xp.astype(value, A.dtype, copy=False))
+        return xp.astype(output, query.dtype, copy=False)

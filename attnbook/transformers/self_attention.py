@@ -1,0 +1,89 @@
+"""Self-attention inside a layer: where its tokens stand, who may see whom, and who attends."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from attnbook.arrays.array import Array
+from attnbook.kernels import REFERENCE, Impl
+from attnbook.multi_head.attention import KeysAndValues, Turn, attend, keys_and_values
+from attnbook.multi_head.weights import MultiHeadWeights
+from attnbook.positions.rotation import rotation
+
+Drop = Callable[[Array], Array]
+"""Dropout, or whatever else is done to the output of a sublayer before it is added."""
+
+Keep = Callable[[Array, Array], KeysAndValues]
+"""What takes the keys and values of new tokens, and returns those of all tokens so far."""
+
+
+@dataclass(frozen=True)
+class LayerOptions:
+    """What every layer of one forward pass is told beside its weights and its tokens.
+
+    Attributes
+    ----------
+    mask : boolean array that broadcasts to (..., h, n, n), optional
+        Of self-attention. **True = may attend.**
+    memory_mask : boolean array that broadcasts to (..., h, n_t, n_s), optional
+        Of cross-attention.
+    turn : callable, optional
+        It rotates queries and keys of self-attention to their positions.
+    bias : array that broadcasts to (..., h, n, n), optional
+        Added to the scores of self-attention.
+    is_causal : bool
+        Whether self-attention also hides the keys that come later than their query.
+    drop : callable, optional
+        Applied to what is added to the tokens, and to hidden units.
+    impl : str or callable
+        Who attends.
+    """
+
+    mask: Array | None = None
+    memory_mask: Array | None = None
+    turn: Turn | None = None
+    bias: Array | None = None
+    is_causal: bool = False
+    drop: Drop | None = None
+    impl: Impl = REFERENCE
+
+
+def options_of(
+    weights: Any,
+    x: Array,
+    *,
+    rotate: bool = False,
+    bias: Array | None = None,
+    start: int = 0,
+    mask: Array | None = None,
+    memory_mask: Array | None = None,
+    is_causal: bool = False,
+    drop: Drop | None = None,
+    impl: Impl = REFERENCE,
+) -> LayerOptions:
+    """Return what a layer or a stack with these `weights` is told about the tokens `x`.
+
+    Its positions, or with `rotate` a `rotation` in halves with base 10000, say how self-attention
+    learns the places of the tokens, the first of which stands at `start`, after what a cache holds.
+    """
+    positions, turn = weights.positions, rotation(start) if rotate else None
+    if positions is not None and weights.layers:
+        n, n_heads = x.shape[-2], weights.layers[0].self_attention.n_heads
+        own = positions.bias(n_heads, n, start + n, x)
+        bias = own if bias is None else bias if own is None else own + bias
+        turn = positions.turn(start)
+    return LayerOptions(mask, memory_mask, turn, bias, is_causal, drop, impl)
+
+
+def self_attention_of(
+    x: Array, weights: MultiHeadWeights, options: LayerOptions, keep: Keep | None = None
+) -> Array:
+    """Attend to `x` itself, and to the tokens before it that `keep` knows."""
+    heads = keys_and_values(x, x, weights, options.turn)
+    return attend(
+        *(x, heads if keep is None else keep(*heads), weights, options.mask),
+        turn=options.turn,
+        bias=options.bias,
+        impl=options.impl,
+        is_causal=options.is_causal,
+    )
