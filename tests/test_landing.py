@@ -23,15 +23,12 @@ WHERE = """id => {
 }"""
 AT_REST = """async () => {
     const state = () => `${scrollY} ${document.documentElement.scrollHeight}`;
-    let before, since, frames;
-    while (document.readyState !== "complete" || frames < 30 || performance.now() - since < 700) {
-        if (state() !== before) [before, since, frames] = [state(), performance.now(), 0];
-        await new Promise(requestAnimationFrame);
-        frames++;
+    let before, since = performance.now();
+    while (performance.now() - since < 700) {
+        if (state() !== before) [before, since] = [state(), performance.now()];
+        await new Promise(r => setTimeout(r, 50));
     }
 }"""
-"""Frames count, too: on a busy machine what is to come takes longer, and so do they."""
-
 AT_TOP = "document.elementFromPoint(innerWidth / 2, 90).closest('section > *')"
 
 
