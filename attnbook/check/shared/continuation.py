@@ -11,11 +11,7 @@ from attnbook.check.shared.toy_models import LONGEST, TooLong
 # The steps. `ids` are those of one sequence so far, the start first.
 
 
-def _last_is_stop(ids, stop):
-    return len(ids) > 1 and ids[-1] == stop
-
-
-def _filled(rows, filler):
+def filled_up(rows, filler):
     return [row + [filler] * (max(map(len, rows)) - len(row)) for row in rows]
 
 
@@ -59,25 +55,25 @@ def without_start(ids, stop):
 
 
 def without_stop(ids, stop):
-    return ids[:-1] if _last_is_stop(ids, stop) else ids
+    return ids[:-1] if len(ids) > 1 and ids[-1] == stop else ids
 
 
 def without_both(ids, stop):
     return without_stop(ids, stop)[1:]
 
 
-def _barred(logits, ids):
+def barred(logits, ids):
     """Return the logits, or rows of them, without a chance for `ids`."""
     logits = logits.copy()
     logits[..., [token for token in ids if token < logits.shape[-1]]] = -np.inf
     return logits
 
 
-def _prefixes(pairs):
+def prefixes(pairs):
     return [pair for n in range(len(pairs)) for pair in pairs[: n + 1]]
 
 
-def _anew(pairs):
+def anew(pairs):
     """Count the places of all that is read from 0 to the end."""
     return [(i, token) for i, (_, token) in enumerate(pairs)]
 
