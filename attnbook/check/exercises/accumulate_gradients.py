@@ -7,7 +7,7 @@ import numpy as np
 
 from attnbook.check.engine.report import Report
 from attnbook.check.engine.run import documented, run
-from attnbook.check.engine.steps import Case, Check, Stage, Way, draw
+from attnbook.check.engine.steps import Case, Check, Stage, draw
 from attnbook.check.engine.text import Text
 
 
@@ -40,28 +40,12 @@ def accumulate(s: Any, gradients, counts):
     return s.leave(s.divide(s.sum(weighed), s.total(counts)))
 
 
-def _softmax(counts):
+def softmax(counts):
     powers = np.exp(counts - np.max(counts))
     return powers / np.sum(powers)
 
 
-def _weighed_by(weights: Callable) -> Way:
-    return {"weights": weights, "total": lambda counts: np.sum(weights(counts))}
-
-
-def _but_the_last(counts):
-    return counts * (np.arange(len(counts)) < len(counts) - 1)
-
-
-def _halved(counts):
-    """Return the weights of a mean that is taken of what there is and of the next piece."""
-    last = len(counts) - 1
-    return 0.5 ** np.minimum(last + 1 - np.arange(last + 1), last)
-
-
 TEXT = Text(globals())
-
-_MISTAKES = TEXT.mistakes
 
 
 def _case(seed: int, d: int, *counts: int) -> Case:
@@ -79,5 +63,5 @@ ACCUMULATE_GRADIENTS = Check(
         Stage((_case(92, 2, 40),)),
         Stage((_case(93, 5, 3, 0, 17), _case(94, 4, 0, 0, 9, 23))),
     ),
-    mistakes=_MISTAKES,
+    mistakes=TEXT.mistakes,
 )

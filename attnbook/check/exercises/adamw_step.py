@@ -7,7 +7,7 @@ import numpy as np
 
 from attnbook.check.engine.report import Report
 from attnbook.check.engine.run import documented, run
-from attnbook.check.engine.steps import Case, Check, Stage, Way, draw, each
+from attnbook.check.engine.steps import Case, Check, Stage, draw
 from attnbook.check.engine.text import Text
 
 
@@ -51,23 +51,20 @@ def step(s: Any, W, g, mean, square, t, lr, decay):
     return s.results(moved, *kept, fair, fair_square)
 
 
-def _corrections(wrong: Callable) -> tuple[Way, ...]:
-    """Return the ways that correct both means by `wrong`, or one of them."""
-    return {"fair": wrong, "fair_square": wrong}, {"fair": wrong}, {"fair_square": wrong}
+def average(old, x, beta):
+    return beta * old + (1 - beta) * x
 
 
-def _averages(wrong: Callable) -> tuple[Way, ...]:
-    """Return the ways that average both numbers by `wrong`, or one of them."""
-
-    def of_one(own: float) -> Callable:
-        return lambda old, x, b: wrong(old, x, b) if b == own else b * old + (1 - b) * x
-
-    return each("average", wrong, of_one(0.9), of_one(0.98))
-
+OTHER_CORRECTIONS = (
+    lambda mean, beta, t: mean / (1 + beta**t),
+    lambda mean, beta, t: mean / beta**t,
+    lambda mean, beta, t: mean - beta**t,
+    lambda mean, beta, t: mean / t,
+    lambda mean, beta, t: mean * t,
+    lambda mean, beta, t: mean / (1 - beta) ** t,
+)
 
 TEXT = Text(globals())
-
-_MISTAKES = TEXT.mistakes
 
 
 def _case(seed: int, t: int, lr: float, decay: float, *, of_zero: bool = False) -> Case:
@@ -97,5 +94,5 @@ ADAMW_STEP = Check(
             )
         ),
     ),
-    mistakes=_MISTAKES,
+    mistakes=TEXT.mistakes,
 )

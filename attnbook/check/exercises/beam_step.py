@@ -7,7 +7,7 @@ import numpy as np
 
 from attnbook.check.engine.report import Report
 from attnbook.check.engine.run import documented, run
-from attnbook.check.engine.steps import Case, Check, Stage, Way, draw
+from attnbook.check.engine.steps import Case, Check, Stage, draw
 from attnbook.check.engine.text import Text
 
 
@@ -40,17 +40,17 @@ def beam_step(f: Callable, *, time_limit: float = 10.0) -> Report:
     return run(BEAM_STEP, f, time_limit)
 
 
-def _best(scores, n_beams):
+def best_of(scores, n_beams):
     return np.argsort(-scores, axis=None, kind="stable")[:n_beams]
 
 
-def _allowed(scores, n_beams, instead):
+def allowed(scores, n_beams, instead):
     """Return the best continuations, with another place where only those of −∞ are left."""
-    best = _best(scores, n_beams)
+    best = best_of(scores, n_beams)
     return np.where(scores.flat[best] == -np.inf, instead, best)
 
 
-def _one_of_each(scores, n_beams):
+def one_of_each(scores, n_beams):
     """Return the best continuation of each of the first hypotheses."""
     tokens = np.argmax(scores, axis=1)
     flat = np.arange(len(scores)) * scores.shape[1] + tokens
@@ -58,20 +58,12 @@ def _one_of_each(scores, n_beams):
     return np.resize(best, n_beams)
 
 
-def _in_their_order(scores, n_beams):
+def in_their_order(scores, n_beams):
     """Return the best continuation of each hypothesis, in the order of the hypotheses."""
     return np.arange(len(scores)) * scores.shape[1] + np.argmax(scores, axis=1)
 
 
-def _divided_by(width: Callable) -> tuple[Way, ...]:
-    """Return the ways to divide by another number: in both results, or for the parents alone."""
-    return (
-        {"width": width},
-        {"width": width, "tokens": lambda best, divisor, n_tokens: best % n_tokens},
-    )
-
-
-def _each_token_once(scores, n_beams):
+def each_token_once(scores, n_beams):
     """Return the best continuation of each token, those that come best."""
     places = np.argmax(scores, axis=0) * scores.shape[1] + np.arange(scores.shape[1])
     return places[np.argsort(-np.max(scores, axis=0), kind="stable")][:n_beams]

@@ -37,15 +37,11 @@ def clip_gradients(f: Callable, *, time_limit: float = 10.0) -> Report:
     return run(CLIP_GRADIENTS, f, time_limit)
 
 
-def _length(*arrays):
+def norm(*arrays):
     return np.sqrt(sum(np.sum(x * x) for x in arrays))
 
 
-def _lengths(x, axis):
-    return np.sqrt(np.sum(x * x, axis=axis, keepdims=True))
-
-
-def _joined(*arrays):
+def joined(*arrays):
     return np.concatenate([x.ravel() for x in arrays])
 
 
@@ -60,18 +56,16 @@ def clip(s: Any, first, second, longest):
 
 TEXT = Text(globals())
 
-_MISTAKES = TEXT.mistakes
-
 
 def is_a_multiple(case: Case, values: Values, again: Callable) -> str | None:
     """Say by what the gradient is multiplied, or that it is turned."""
-    given, got = _joined(*case.arrays.values()), _joined(*values)
+    given, got = joined(*case.arrays.values()), joined(*values)
     if got.shape != given.shape or not np.any(given):
         return None
     factor = given @ got / (given @ given)
     if not np.allclose(got, factor * given, rtol=1e-4, atol=1e-6):
         return "Your result is no multiple of the gradient, so it points elsewhere."
-    right = TEXT.steps["factor"](_length(given), case.arguments["longest"])
+    right = TEXT.steps["factor"](norm(given), case.arguments["longest"])
     return f"You multiply the gradient by {factor:.4g}, where {right:.4g} is right."
 
 
@@ -100,6 +94,6 @@ CLIP_GRADIENTS = Check(
             errors={ZeroDivisionError: "length of 0"},
         ),
     ),
-    mistakes=_MISTAKES,
+    mistakes=TEXT.mistakes,
     properties=(is_a_multiple,),
 )

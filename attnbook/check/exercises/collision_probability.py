@@ -11,7 +11,7 @@ from attnbook.arrays.move import move
 from attnbook.check.engine.report import Report
 from attnbook.check.engine.run import documented, run
 from attnbook.check.engine.signatures import signed_as
-from attnbook.check.engine.steps import WHOLE, Case, Check, Stage, Values, Way, each
+from attnbook.check.engine.steps import Case, Check, Stage, Values
 from attnbook.check.engine.symmetries import moved
 from attnbook.check.engine.text import Text
 from attnbook.sketch import StableHash
@@ -55,10 +55,10 @@ def collision_probability(f: Callable, *, time_limit: float = 10.0) -> Report:
     return of_arrays if of_arrays.cases * first > report.cases * other else report
 
 
-_ROOT = math.sqrt(2 * math.pi)
+ROOT = math.sqrt(2 * math.pi)
 
 
-def _closed_form(s, t, c, r):
+def closed_form(s, t, c, r):
     term = s.front(s.factor, t, c, r) * s.bracket(np.exp(s.exponent(t, c, r)))
     return s.combine(1 - s.tails * s.phi(s.argument(t)), term)
 
@@ -70,36 +70,18 @@ def probability_from_steps(s, distance, width):
     return np.where(c == 0, s.at_zero, s.finish(s.probability(s, s.ratio(apart, r), apart, r)))
 
 
-def _integral(s, t, end):
+def integral(s, t, end):
     """Return ∫ 2φ(z)(1 − z/t) dz from 0 to `end`."""
     end = np.asarray(end, dtype=float)
-    return 2 * s.phi(end) - 1 - 2 / _ROOT / t * (1 - np.exp(-(end**2) / 2))
+    return 2 * s.phi(end) - 1 - 2 / ROOT / t * (1 - np.exp(-(end**2) / 2))
 
 
-def _of_t(*functions: Callable) -> tuple[Way, ...]:
-    """Return ways that have another formula altogether, of t = r/c."""
-    return each("probability", *(lambda s, t, c, r, f=f: f(t) for f in functions))
+def of_angle(angle, z, most):
+    """Return 1 − (2/π)·`angle(z)`, of a z that is cut to 1, or NaN beyond it."""
+    return np.asarray(1 - 2 / math.pi * angle(np.minimum(z, most)))
 
-
-def _of_angles(angle: Callable) -> tuple[Way, ...]:
-    """Return 1 − (2/π)·`angle(z)` for z as it is, NaN beyond 1, and for z cut to 1."""
-    return each(
-        WHOLE,
-        *(
-            lambda c, r, z=z, most=most: np.asarray(
-                1 - 2 / math.pi * angle(np.minimum(z(np.asarray(c), r), most))
-            )
-            for z in (lambda c, r: c / r, lambda c, r: c / (2 * r), lambda c, r: c / 2)
-            for most in (1.0, np.inf)
-        ),
-    )
-
-
-_MEAN = math.sqrt(2 / math.pi)
 
 TEXT = Text(globals())
-
-_MISTAKES = TEXT.mistakes
 
 
 def _reference(distance, width):
@@ -181,7 +163,7 @@ COLLISION_PROBABILITY = Check(
     compute=probability_from_steps,
     steps=TEXT.steps,
     stages=(*_NUMBERS, *_as_far_as_taken(_ARRAYS, "arrays")),
-    mistakes=_MISTAKES,
+    mistakes=TEXT.mistakes,
     properties=_PROPERTIES,
     adapt=_adapt,
 )

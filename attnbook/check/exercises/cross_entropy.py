@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import attnbook
 from attnbook.check.engine.report import Report
 from attnbook.check.engine.run import documented, run
 from attnbook.check.engine.signatures import signed_as, with_options
-from attnbook.check.engine.steps import Case, Check, Stage, Way, draw, each
+from attnbook.check.engine.steps import Case, Check, Stage, draw
 from attnbook.check.engine.symmetries import moved
 from attnbook.check.engine.text import Text
 
@@ -44,24 +43,37 @@ def cross_entropy(f: Callable, *, time_limit: float = 10.0) -> Report:
     return run(CROSS_ENTROPY, f, time_limit)
 
 
-_total = partial(np.sum, keepdims=True)
-_largest = partial(np.max, keepdims=True)
+def total(x, axis):
+    return np.sum(x, axis, keepdims=True)
 
 
-def _log_total(z, largest, axis):
-    return largest + np.log(_total(np.exp(z - largest), axis))
+def softmax(z, axis, largest=None):
+    """Return probabilities that are rounded to 0 where they are tiny."""
+    weights = np.exp(z - (np.max(z, axis, keepdims=True) if largest is None else largest))
+    return weights / total(weights, axis)
 
 
-def _picked(rows, targets):
+def mean(losses, counted):
+    return np.sum(losses * counted) / np.sum(counted)  # np.mean would warn of no tokens
+
+
+def picked(rows, targets):
     return np.take_along_axis(rows, targets[..., np.newaxis], axis=-1)[..., 0]
 
 
-def _sum(losses, counted):
-    return np.sum(losses * counted)
+def mean_of_the_others(rows, targets):
+    return (np.sum(rows, axis=-1) - picked(rows, targets)) / (rows.shape[-1] - 1)
 
 
-def _mean(losses, counted):
-    return _sum(losses, counted) / np.sum(counted)  # np.mean would warn of no tokens
+def with_the_others(rows, targets):
+    """Return log p of the target and log(1 − p) of all other words together."""
+    others = np.log1p(-np.exp(rows))
+    return picked(rows, targets) + np.sum(others, axis=-1) - picked(others, targets)
+
+
+EPSILONS = (1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-12, 1e-15, 1e-16, 1e-20, 1e-30, 1e-300)
+FLOORS = (np.add, np.maximum, lambda p, e: np.clip(p, e, 1 - e))
+"""What keeps probabilities above such a number."""
 
 
 def loss_from_steps(steps: Any, logits, targets, mask=None):
@@ -73,50 +85,7 @@ def loss_from_steps(steps: Any, logits, targets, mask=None):
     return np.asarray(steps.finish(loss, logits))
 
 
-def _probabilities(z, log_total, axis):
-    return np.exp(z - log_total)
-
-
-def _off(p, targets):
-    """Return how far each probability is from the one-hot target."""
-    return p - np.eye(p.shape[-1])[targets]
-
-
-def _by_softmax(z, axis, largest=_largest):
-    """Return probabilities that are rounded to 0 where they are tiny."""
-    weights = np.exp(z - largest(z, axis))
-    return weights / _total(weights, axis)
-
-
-def _with_the_others(rows, targets):
-    """Return log p of the target and log(1 − p) of all other words together."""
-    others = np.log1p(-np.exp(rows))
-    return _picked(rows, targets) + np.sum(others, axis=-1) - _picked(others, targets)
-
-
-def _log_of(function: Callable) -> Callable:
-    """Return the step `rows` that is the logarithm of a function of the logits."""
-    return lambda z, log_total, axis: np.log(function(z, axis))
-
-
-def _kept_from_0(function: Callable, sizes: tuple[float, ...]) -> tuple[Way, ...]:
-    """Return the logarithms of a function of the logits that is kept above each of the sizes."""
-    return each(
-        "rows",
-        *(
-            _log_of(lambda z, axis, e=e, keep=keep: keep(function(z, axis), e))
-            for e in sizes
-            for keep in (np.add, np.maximum, lambda p, e: np.clip(p, e, 1 - e))
-        ),
-    )
-
-
-def _reduced(masked: Callable) -> Callable:
-    """Return the mean where every token counts, else `masked(losses, counted)`."""
-    return lambda losses, counted: (masked if counted.dtype == bool else _mean)(losses, counted)
-
-
-def _shifted(targets, n_known, by, edge):
+def shifted(targets, n_known, by, edge):
     """Return the targets moved by one place, with `edge` in the gap, or what fell off."""
     moved = np.roll(targets, by, axis=-1)
     if edge is not None:
@@ -124,13 +93,7 @@ def _shifted(targets, n_known, by, edge):
     return moved
 
 
-def _mean_of_means(losses, counted):
-    return np.mean(np.sum(losses * counted, axis=-1) / np.sum(counted, axis=-1))
-
-
 TEXT = Text(globals())
-
-LOSS_MISTAKES = TEXT.mistakes
 
 
 def _adapt(function: Callable) -> Callable:
@@ -174,7 +137,6 @@ CROSS_ENTROPY = Check(
     reference=attnbook.cross_entropy,
     compute=loss_from_steps,
     steps=TEXT.steps,
-    # no tokens give 0, or NaN
     variants=TEXT.variants,
     stages=(
         Stage((_case(3, 3), _case(5, 7), _case(7, 2), _case(1, 5))),
@@ -197,7 +159,7 @@ CROSS_ENTROPY = Check(
             within="a batch (leading axes)",
         ),
     ),
-    mistakes=LOSS_MISTAKES,
+    mistakes=TEXT.mistakes,
     properties=(shift_changes_nothing,),
     options=("mask",),
     remarked_options=("mask",),

@@ -39,24 +39,16 @@ def cross_entropy_vjp(f: Callable, *, time_limit: float = 10.0) -> Report:
     return run(CROSS_ENTROPY_VJP, f, time_limit)
 
 
-def _softmax(z, axis=-1):
+def softmax(z, axis=-1):
     powers = np.exp(z - np.max(z, axis=axis, keepdims=True))
     return powers / np.sum(powers, axis=axis, keepdims=True)
 
 
-def _overflowing(z):
-    return np.exp(z) / np.sum(np.exp(z), axis=-1, keepdims=True)
-
-
-def _one_hot(targets, z):
-    return np.eye(z.shape[-1], dtype=z.dtype)[targets]
-
-
-def _vjp(p, g):
+def vjp(p, g):
     return p * (g - np.sum(p * g, axis=-1, keepdims=True))
 
 
-def _losses(p, y):
+def losses(p, y):
     return -np.log(np.sum(p * y, axis=-1, keepdims=True))
 
 
@@ -67,8 +59,6 @@ def loss_gradient(s: Any, logits, targets):
 
 
 TEXT = Text(globals())
-
-MISTAKES = TEXT.mistakes
 
 
 def rows_cancel(case: Case, values: Values, again: Callable) -> str | None:
@@ -106,7 +96,7 @@ CROSS_ENTROPY_VJP = Check(
         Stage((_LARGE,), errors={OverflowError: "exp overflows"}),
         Stage((_case(2, 5, 7), _case(3, 3, 3)), may_raise="a batch (leading axes)"),
     ),
-    mistakes=MISTAKES,
+    mistakes=TEXT.mistakes,
     properties=(rows_cancel,),
     legible=True,
 )

@@ -40,23 +40,13 @@ def _embed(steps: Any, ids, table):
     return steps.leave(steps.multiply(rows, steps.factor(ids, table)))
 
 
-def _by_position(ids, table):
-    return np.broadcast_to(np.arange(ids.shape[-1]) % len(table), ids.shape)
-
-
-def _placed(rows, interleaved):
+def placed(rows, interleaved):
     n, d = rows.shape[-2:]
     waves = attnbook.positions.sinusoidal(n, d + d % 2, interleaved=interleaved)
     return rows + waves[:, :d]
 
 
-def _one_hot(ids, table):
-    return np.eye(len(table))[ids]
-
-
 TEXT = Text(globals())
-
-_MISTAKES = TEXT.mistakes
 
 
 def _case(n_known: int, d_model: int, ids: list, dtype: str = "float64") -> Case:
@@ -83,6 +73,6 @@ EMBED = Check(
     compute=_embed,
     steps=TEXT.steps,
     stages=table_stages(_case),
-    mistakes=_MISTAKES,
+    mistakes=TEXT.mistakes,
     legible=True,
 )

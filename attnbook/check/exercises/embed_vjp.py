@@ -48,23 +48,23 @@ def scattered(ids, table, g):
     return grad
 
 
-def _last(ids, table, g):
+def last_kept(ids, table, g):
     grad = np.zeros(table.shape, dtype=g.dtype)
     grad[ids] = g
     return grad
 
 
-def _first(ids, table, g):
-    return _last(ids.reshape(-1)[::-1], table, g.reshape(-1, g.shape[-1])[::-1])
+def first_kept(ids, table, g):
+    return last_kept(ids.reshape(-1)[::-1], table, g.reshape(-1, g.shape[-1])[::-1])
 
 
-def _by_place(ids, table, g):
+def by_place(table, g):
     grad, rows = np.zeros(table.shape, dtype=g.dtype), g.reshape(-1, g.shape[-1])[: len(table)]
     grad[: len(rows)] = rows
     return grad
 
 
-def _counts(ids, table):
+def counts(ids, table):
     return np.bincount(ids.reshape(-1), minlength=len(table))[:, None]
 
 
@@ -75,8 +75,6 @@ def embedding_gradient(s: Any, ids, table, grad_output):
 
 
 TEXT = Text(globals())
-
-MISTAKES = TEXT.mistakes
 
 
 def columns_keep_their_sums(case: Case, values: Values, again: Callable) -> str | None:
@@ -106,7 +104,7 @@ EMBED_VJP = Check(
     compute=embedding_gradient,
     steps=TEXT.steps,
     stages=table_stages(_case),
-    mistakes=MISTAKES,
+    mistakes=TEXT.mistakes,
     properties=(columns_keep_their_sums,),
     legible=True,
 )

@@ -8,7 +8,7 @@ import numpy as np
 
 from attnbook.check.engine.report import Report
 from attnbook.check.engine.run import documented, run
-from attnbook.check.engine.steps import Case, Check, Stage, Values, each
+from attnbook.check.engine.steps import Case, Check, Stage, Values
 from attnbook.check.engine.text import Text
 from attnbook.check.exercises.merge_pair import MERGE_MISTAKES, listed
 from attnbook.check.shared.toy_models import LONGEST, TooLong
@@ -47,22 +47,25 @@ def encode_byte_pairs(f: Callable, *, time_limit: float = 10.0) -> Report:
 Pair = tuple[int, int]
 
 
-def _picked_by(pick: Callable) -> Callable:
-    """Return the step that joins the pair that ``pick(pairs, merges)`` picks, again and again."""
-
-    def join(s, ids, merges):
-        for _ in range(LONGEST):
-            pairs = [pair for pair in itertools.pairwise(ids) if pair in merges]
-            if not pairs:
-                return ids
-            pair = pick(pairs, merges)
-            ids = s.merge(s, ids, pair, s.new(merges.index(pair)))
-        raise TooLong  # two mistakes together may never end
-
-    return join
+def in_turn(s, ids, merges, ranks):
+    """Go through the merges of these ranks once, each everywhere."""
+    for i in ranks:
+        ids = s.merge(s, ids, merges[i], s.new(i))
+    return ids
 
 
-def _first_found(s, ids, merges):
+def picked(s, ids, merges, pick):
+    """Join the pair that `pick` takes of those there are, again and again."""
+    for _ in range(LONGEST):
+        pairs = [pair for pair in itertools.pairwise(ids) if pair in merges]
+        if not pairs:
+            return ids
+        pair = pick(pairs)
+        ids = s.merge(s, ids, pair, s.new(merges.index(pair)))
+    raise TooLong  # two mistakes together may never end
+
+
+def first_found(s, ids, merges):
     """Join the first neighbours that are a pair of any rank, and look again from the beginning."""
     for _ in range(LONGEST):
         places = [at for at, pair in enumerate(itertools.pairwise(ids)) if pair in merges]
@@ -73,7 +76,7 @@ def _first_found(s, ids, merges):
     raise TooLong
 
 
-def _one_walk(s, ids, merges):
+def one_walk(s, ids, merges):
     """Walk once from left to right and join what is a pair, not looking at what was joined."""
     out, i = [], 0
     while i < len(ids):
@@ -83,16 +86,16 @@ def _one_walk(s, ids, merges):
     return out
 
 
-def _swept(s, ids, merges):
+def swept(s, ids, merges):
     """Join what is a pair of any rank in walks from left to right, until one finds none."""
     for _ in range(LONGEST):
-        before, ids = ids, _one_walk(s, ids, merges)
+        before, ids = ids, one_walk(s, ids, merges)
         if ids == before:
             return ids
     raise TooLong
 
 
-def _stacked(s, ids, merges):
+def stacked(s, ids, merges):
     """Join each byte to what stands before it for as long as there is a merge."""
     out: list[int] = []
     for x in ids:
@@ -102,7 +105,7 @@ def _stacked(s, ids, merges):
     return out
 
 
-def _longest(s, ids, merges):
+def longest(s, ids, merges):
     """Cut the longest token off, again and again, as WordPiece does."""
     tokens = [(x,) for x in range(256)]
     for x, y in merges:
@@ -115,17 +118,6 @@ def _longest(s, ids, merges):
         out.append(token if token < 256 else s.new(token - 256))
         i += size
     return out
-
-
-def _in_turn(ranks: Callable) -> Callable:
-    """Return the step that goes through `ranks(m)` of m merges once, each everywhere."""
-
-    def join(s, ids, merges):
-        for i in ranks(len(merges)):
-            ids = s.merge(s, ids, merges[i], s.new(i))
-        return ids
-
-    return join
 
 
 def encode(s: Any, word: str, merges: list[Pair]) -> np.ndarray:
@@ -143,10 +135,6 @@ def writes_text(returned: Any) -> bool:
 TEXT = Text(globals())
 
 BYTE_MISTAKES = TEXT["byte mistakes"]
-OTHER_IDS = each("new", lambda i: 257 + i, lambda i: 255 + i, lambda i: i, lambda i: 512 + i)
-ONE_ID = each("new", lambda i: 256, lambda i: -1, lambda i: 0)
-
-_MISTAKES = TEXT.mistakes
 
 
 def spells_the_word(case: Case, values: Values, again: Callable) -> str | None:
@@ -214,7 +202,7 @@ ENCODE_BYTE_PAIRS = Check(
             errors=dict.fromkeys((ValueError, IndexError, KeyError, TypeError), "no pair left"),
         ),
     ),
-    mistakes=_MISTAKES + MERGE_MISTAKES + BYTE_MISTAKES,
+    mistakes=TEXT.mistakes + MERGE_MISTAKES + BYTE_MISTAKES,
     properties=(spells_the_word,),
     adapt=listed,
     kind="integral",

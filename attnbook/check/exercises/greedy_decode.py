@@ -1,4 +1,4 @@
-"""The check of greedy decoding, with the whole prefix or with a cache."""
+"""Greedy decoding in steps, with the whole prefix or with a cache, and the check of it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,8 +12,8 @@ from attnbook.check.engine.report import Report
 from attnbook.check.engine.run import documented, either
 from attnbook.check.engine.signatures import signed_as
 from attnbook.check.engine.steps import Case, Check, Stage, Values
-from attnbook.check.shared import continuation
-from attnbook.check.shared.toy_models import TooLong, Toy, ToyStep
+from attnbook.check.engine.text import Text
+from attnbook.check.shared.toy_models import LONGEST, TooLong, Toy, ToyStep
 
 
 @documented
@@ -63,6 +63,76 @@ def greedy_decode(f: Callable, *, cached: bool = False, time_limit: float = 10.0
     )
 
 
+def filled_up(rows, filler):
+    return [row + [filler] * (max(map(len, rows)) - len(row)) for row in rows]
+
+
+def read_whole(s, model, ids):
+    """Return what is taken from the logits of a model that reads the whole prefix."""
+    logits = model(np.array(s.prefix(ids), dtype=np.int64))
+    return int(s.pick(s.bar(s.row(logits), ids)))
+
+
+def read_step_by_step(s, model, ids):
+    """Return what is taken from the last logits of a step with a cache."""
+    cache, logits = None, np.zeros(1)
+    for i, token in s.feed(list(enumerate(ids))):
+        logits, cache = model(token, s.place(i), cache)
+    return int(s.pick(s.bar(logits, ids)))
+
+
+def decode(read: Callable, s: Any, model, start, stop, max_length):
+    """Return the ids of one start, or of each start, filled up with `stop`."""
+
+    def one_sequence(one, count, ends):
+        ids = [one]
+        while len(ids) <= count and not ends(ids, stop):
+            if len(ids) > LONGEST:  # two mistakes together may never end
+                raise TooLong
+            ids = s.append(ids, read(s, model, ids))
+        return ids
+
+    count = s.count(max_length)
+    if not isinstance(start, np.ndarray):
+        ids = np.array(s.shown(one_sequence(start, count, s.ends), stop), dtype=np.int64)
+        return s.result(ids, stop, max_length + len(s.shown([start], stop)))
+    rows = [one_sequence(int(one), count, s.ends) for one in start]
+    filled = s.rows(rows, lambda one, count: one_sequence(one, count, lambda *given: False), stop)
+    first = 1 - len(s.shown([0], stop))  # 1 if the start is not shown
+    return np.array(filled, dtype=np.int64)[:, first:]
+
+
+def without_start(ids, stop):
+    return ids[1:]
+
+
+def without_stop(ids, stop):
+    return ids[:-1] if len(ids) > 1 and ids[-1] == stop else ids
+
+
+def without_both(ids, stop):
+    return without_stop(ids, stop)[1:]
+
+
+def barred(logits, ids):
+    """Return the logits, or rows of them, without a chance for `ids`."""
+    logits = logits.copy()
+    logits[..., [token for token in ids if token < logits.shape[-1]]] = -np.inf
+    return logits
+
+
+def prefixes(pairs):
+    return [pair for n in range(len(pairs)) for pair in pairs[: n + 1]]
+
+
+def anew(pairs):
+    """Count the places of all that is read from 0 to the end."""
+    return [(i, token) for i, (_, token) in enumerate(pairs)]
+
+
+TEXT = Text(globals())
+
+
 def _adapt(function: Callable) -> Callable:
     """Return `function` with lists of ids as arrays of the model's library."""
 
@@ -106,24 +176,22 @@ _SEEDS = ((0, 5), (48, 6), (39, 9), (17, 2), (20, 4), (0, 1), (9, 7))
 """Seed and max_length: never, soon, late, at the very end, at once, one token, never."""
 _SHOWN = {
     "with the start token and with the stop token": lambda ids, stop: ids,
-    "with the start token and without the stop token": continuation.without_stop,
-    "without the start token and with the stop token": continuation.without_start,
-    "without the start token and without the stop token": continuation.without_both,
+    "with the start token and without the stop token": without_stop,
+    "without the start token and with the stop token": without_start,
+    "without the start token and without the stop token": without_both,
 }
 
 
 def _check(cached: bool, text: str) -> Check:
-    kind, read = (
-        (ToyStep, continuation.read_step_by_step) if cached else (Toy, continuation.read_whole)
-    )
-    steps = {**continuation.TEXT.steps, "shown": _SHOWN[text]}
+    kind, read = (ToyStep, read_step_by_step) if cached else (Toy, read_whole)
+    steps = {**TEXT.steps, "shown": _SHOWN[text]}
     batch = Stage((_case(5, 8, np.array([1, 3, 5])),), beyond="a batch of starts")
     batches = not cached and text.endswith("with the stop token")
     return Check(
         name="greedy_decode, cached" if cached else "greedy_decode",
         parameters=("step" if cached else "model", "start", "stop", "max_length"),
         results={"ids": "(n,)"},
-        compute=partial(continuation.decode, read),
+        compute=partial(decode, read),
         steps=steps,
         stages=(
             Stage(
@@ -135,9 +203,9 @@ def _check(cached: bool, text: str) -> Check:
             *((batch,) if batches else ()),
         ),
         mistakes=(
-            *(continuation.CACHE_MISTAKES if cached else continuation.PREFIX_MISTAKES),
-            *continuation.TOKEN_MISTAKES,
-            *(continuation.BATCH_MISTAKES if batches else ()),
+            *(TEXT["cache mistakes"] if cached else TEXT["prefix mistakes"]),
+            *TEXT["token mistakes"],
+            *(TEXT["batch mistakes"] if batches else ()),
         ),
         properties=(each_is_the_likeliest,),
         adapt=_adapt,

@@ -10,7 +10,7 @@ import attnbook
 from attnbook.check.engine.report import Report
 from attnbook.check.engine.run import documented, run
 from attnbook.check.engine.signatures import binds, signature_of, with_options
-from attnbook.check.engine.steps import Case, Check, Stage, Values, Way, draw, each
+from attnbook.check.engine.steps import Case, Check, Stage, Values, draw
 from attnbook.check.engine.symmetries import moved
 from attnbook.check.engine.text import Text
 
@@ -53,29 +53,10 @@ def adapt_norm(function: Callable, parameters: tuple[str, ...]) -> Callable:
     return with_options(function, parameters, {"epsilon": (EPSILON, ("eps",))})
 
 
-def widen(x):
-    """Return half precision in single precision: its squares overflow."""
-    return x.astype(np.float32) if x.dtype == np.float16 else x
-
-
-def epsilons(*others: float) -> tuple[Way, ...]:
-    """Return the ways that take one of these for epsilon."""
-    return each("epsilon", *(lambda epsilon, other=other: other for other in others))
-
-
-OTHER_EPSILONS = epsilons(
-    *(1e-6, 1e-8, 1e-12, 1e-3, 1e-4, 1e-7, 1e-9, 1e-10, 1e-2, 0.1, 1.0, 1e-13, 1e-15, 1e-16)
+OTHER_EPSILONS = (
+    *(1e-6, 1e-8, 1e-12, 1e-3, 1e-4, 1e-7, 1e-9, 1e-10, 1e-2, 0.1, 1.0),
+    *(1e-13, 1e-15, 1e-16),
 )
-
-FLOORS = (
-    *(lambda v, e, k=k: np.maximum(np.sqrt(v), k * e) for k in (1, 10)),
-    *(lambda v, e, k=k: np.sqrt(np.maximum(v, k * e)) for k in (1, 1e-4)),
-)
-"""Roots of a variance, or of a mean of squares, that epsilon cuts off."""
-
-_average = partial(np.mean, keepdims=True)
-_total = partial(np.sum, keepdims=True)
-_variance = partial(np.var, keepdims=True)
 
 
 def normalize(steps: Any, x, gain, bias, epsilon=EPSILON):
@@ -87,30 +68,6 @@ def normalize(steps: Any, x, gain, bias, epsilon=EPSILON):
     deviation = steps.deviation(variance, steps.epsilon(epsilon))
     return steps.affine(steps.standardise(steps.centre(x, mean), mean, deviation), gain, bias)
 
-
-# Variances in the place of the right one.
-
-
-def _about_the_mean(x, mean, axis):
-    return _average((x - mean) ** 2, axis)
-
-
-def _unbiased(x, mean, axis):
-    return _variance(x, axis, ddof=1)
-
-
-def _about_zero(x, mean, axis):
-    return _average(x * x, axis)
-
-
-_OUTSIDE = tuple(
-    {
-        "deviation": lambda variance, epsilon: np.sqrt(variance) + epsilon,
-        "epsilon": partial(np.multiply, factor),
-    }
-    for factor in (1.0, 0.1, 0.001, 0.01, 10.0)
-)
-_INSIDE_AND_OUTSIDE = {"deviation": lambda variance, epsilon: np.sqrt(variance + epsilon) + epsilon}
 
 TEXT = Text(globals())
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from attnbook.check.engine.report import Report
 from attnbook.check.engine.run import documented, run
-from attnbook.check.engine.steps import Case, Check, Stage, Values, Way
+from attnbook.check.engine.steps import Case, Check, Stage, Values
 from attnbook.check.engine.text import Text
 from attnbook.check.exercises.encode_byte_pairs import BYTE_MISTAKES
 from attnbook.check.exercises.merge_pair import MERGE_MISTAKES, listed, merged
@@ -54,7 +54,7 @@ def count_pairs(sequences: list[list[int]]) -> Counter:
     return Counter(pair for ids in sequences for pair in itertools.pairwise(ids))
 
 
-def _apart(sequences):
+def count_apart(sequences):
     """Count pairs that do not overlap, from left to right."""
     counts: Counter = Counter()
     for ids in sequences:
@@ -63,49 +63,23 @@ def _apart(sequences):
     return counts
 
 
-def _pick(counts, merges):
+def most_frequent(counts, merges):
     return min(counts, key=lambda pair: (-counts[pair], pair))
 
 
-def _first_met(counts, merges):
-    return max(counts, key=counts.get)
+def by_spelling(counts, merges, choose):
+    """Return of the most frequent pairs the one whose bytes come last, or first."""
+    tokens = [bytes([i]) for i in range(256)]
+    for x, y in merges:
+        tokens.append(tokens[x] + tokens[y])
+    top = max(counts.values())
+    best = [pair for pair, n in counts.items() if n == top]
+    return choose(best, key=lambda pair: [tokens[i] for i in pair])
 
 
-def _last_met(counts, merges):
-    return max(reversed(counts), key=counts.get)
-
-
-def _largest(counts, merges):
-    return max(counts, key=lambda pair: (counts[pair], pair))
-
-
-def _by_spelling(largest: bool) -> Callable:
-    """Return what picks of the most frequent pairs the one whose bytes come last, or first."""
-
-    def pick(counts, merges):
-        tokens = [bytes([i]) for i in range(256)]
-        for x, y in merges:
-            tokens.append(tokens[x] + tokens[y])
-        top = max(counts.values())
-        best = [pair for pair, n in counts.items() if n == top]
-        return (max if largest else min)(best, key=lambda pair: [tokens[i] for i in pair])
-
-    return pick
-
-
-def _fresh(pick: Callable) -> Callable:
-    """Return `pick` among the pairs that were not taken before."""
-
-    def picked(counts, merges):
-        left = {pair: n for pair, n in counts.items() if pair not in merges}
-        return pick(left or counts, merges)
-
-    return picked
-
-
-def _picked(*picks: Callable) -> tuple[Way, ...]:
-    """Return the ways to pick so, with and without an end where a pair occurs once."""
-    return tuple({"pick": pick, **end} for pick in picks for end in ({}, {"least": lambda: 1}))
+def fresh(counts, merges):
+    """Return the counts of the pairs that were not taken before."""
+    return {pair: n for pair, n in counts.items() if pair not in merges} or counts
 
 
 def learn(s: Any, words: list[str], n_merges: int) -> np.ndarray:
@@ -128,8 +102,6 @@ def learn(s: Any, words: list[str], n_merges: int) -> np.ndarray:
 
 TEXT = Text(globals())
 
-_MISTAKES = TEXT.mistakes
-
 
 def takes_the_most_frequent(case: Case, values: Values, again: Callable) -> str | None:
     """Look for the first merge of a pair that occurs less often than another."""
@@ -138,7 +110,7 @@ def takes_the_most_frequent(case: Case, values: Values, again: Callable) -> str 
     sequences = [list(word.encode()) for word in case.arguments["words"]]
     for i, (x, y) in enumerate(values[0].tolist()):
         counts = count_pairs(sequences)
-        best = _pick(counts, []) if counts else None
+        best = most_frequent(counts, []) if counts else None
         if best is None or counts[x, y] < counts[best]:
             there = f"and {best} {counts[best]} times" if best else "and no pair is left"
             return f"Your pair {i}, {(x, y)}, occurs {counts[x, y]} times there, {there}."
@@ -189,7 +161,7 @@ LEARN_BYTE_PAIRS = Check(
             errors=dict.fromkeys((ValueError, IndexError, KeyError, TypeError), "no pair left"),
         ),
     ),
-    mistakes=_MISTAKES + MERGE_MISTAKES + BYTE_MISTAKES,
+    mistakes=TEXT.mistakes + MERGE_MISTAKES + BYTE_MISTAKES,
     properties=(takes_the_most_frequent,),
     adapt=lambda function: listed(function, 2),
     kind="integral",

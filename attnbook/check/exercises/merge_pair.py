@@ -66,18 +66,18 @@ def merged(ids: list[int], pair: tuple[int, int], new: int) -> list[int]:
     return scan(SimpleNamespace(**TEXT.steps), ids, pair, new)
 
 
-def _marked(ids, pair):
+def marked(ids, pair):
     return [here == tuple(pair) for here in itertools.pairwise(ids)] + [False]
 
 
-def _all_at_once(s, ids, pair, new, first=True):
+def all_at_once(ids, pair, new, first):
     """Put `new` where a pair begins and drop where one ends; `first` says which of the two wins."""
-    begins = _marked(ids, pair)
-    places = zip(ids, begins, [False, *begins[:-1]], strict=True)
-    return [new if begin else x for x, begin, end in places if not end or (begin and first)]
+    begins = marked(ids, pair)
+    tokens = zip(ids, begins, [False, *begins[:-1]], strict=True)
+    return [new if begin else x for x, begin, end in tokens if not end or (begin and first)]
 
 
-def _by_first_alone(s, ids, pair, new):
+def by_first_alone(ids, pair, new):
     out, i = [], 0
     while i < len(ids):
         out.append(new if ids[i] == pair[0] else ids[i])
@@ -85,56 +85,36 @@ def _by_first_alone(s, ids, pair, new):
     return out
 
 
-def _one_by_one(x_becomes: Callable, y_becomes: Callable) -> Callable:
-    """Return what replaces every x and every y by one token or none, wherever it stands."""
-
-    def merge(s, ids, pair, new):
-        x, y = pair
-        put = {y: y_becomes(y, new), x: x_becomes(x, new)}
-        return [i for token in ids for i in put.get(token, [token])]
-
-    return merge
+def one_by_one(ids, pair, x_becomes, y_becomes):
+    """Replace every x and every y by tokens or none, wherever it stands."""
+    x, y = pair
+    put = {y: y_becomes, x: x_becomes}
+    return [i for token in ids for i in put.get(token, [token])]
 
 
-def _kept(token, new):
-    return [token]
+def round_the_end(ids, pair, new, first_goes):
+    """Merge the last token with the first one as well."""
+    out, i = [], 0
+    while i < len(ids):
+        found = (ids[i], ids[(i + 1) % len(ids)]) == tuple(pair)
+        out.append(new if found else ids[i])
+        i += 2 if found else 1
+    return out[1:] if first_goes and i > len(ids) and len(out) > 1 else out
 
 
-def _gone(token, new):
-    return []
-
-
-def _replaced(token, new):
-    return [new]
-
-
-def _round_the_end(first_goes: bool) -> Callable:
-    """Return what merges the last token with the first one as well."""
-
-    def merge(s, ids, pair, new):
-        out, i = [], 0
-        while i < len(ids):
-            found = (ids[i], ids[(i + 1) % len(ids)]) == tuple(pair)
-            out.append(new if found else ids[i])
-            i += 2 if found else 1
-        return out[1:] if first_goes and i > len(ids) and len(out) > 1 else out
-
-    return merge
-
-
-def _up_to_the_first(s, ids, pair, new):
+def up_to_the_first(ids, pair, new):
     """Return the ids up to the first pair and the new token."""
     out = merged(ids, pair, new)
-    places = [i for i, found in enumerate(_marked(ids, pair)) if found]
-    return out[: places[0] + 1] if places else out
+    begins = marked(ids, pair)
+    return out[: begins.index(True) + 1] if any(begins) else out
 
 
-def _as_text(s, ids, pair, new):
+def as_text(ids, pair, new):
     text = " ".join(map(str, ids)).replace(" ".join(map(str, pair)), str(new))
     return [int(number) for number in text.split()]
 
 
-def _holds_a_pair(returned):
+def holds_a_pair(returned):
     is_a_list = isinstance(returned, (list, tuple))
     return is_a_list and any(isinstance(x, (list, tuple)) for x in returned)
 
@@ -143,8 +123,6 @@ TEXT = Text(globals())
 
 MERGE_MISTAKES = TEXT["merge mistakes"]
 """The ways to merge wrongly that learning and encoding can go wrong by as well."""
-
-_MISTAKES = TEXT.mistakes
 
 
 def listed(function: Callable, *shape: int) -> Callable:
@@ -207,7 +185,7 @@ MERGE_PAIR = Check(
             errors={IndexError: "beyond the end"},
         ),
     ),
-    mistakes=MERGE_MISTAKES + _MISTAKES,
+    mistakes=MERGE_MISTAKES + TEXT.mistakes,
     properties=(writes_the_same,),
     adapt=listed,
     kind="integral",

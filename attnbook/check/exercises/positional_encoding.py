@@ -46,11 +46,11 @@ def positional_encoding(
     return run(INTERLEAVED if interleaved else HALVES, f, time_limit)
 
 
-def _halves(sines, cosines):
+def halves(sines, cosines):
     return np.concatenate([sines, cosines], axis=-1)
 
 
-def _pairs(sines, cosines):
+def alternating(sines, cosines):
     return np.stack([sines, cosines], axis=-1).reshape(len(sines), -1)
 
 
@@ -63,26 +63,26 @@ def _table(steps: Any, n, d_model):
     p, pairs = np.asarray(steps.places(n))[:, np.newaxis], np.arange(d_model // 2)
     waves = []
     for of_cosine, wave in ((0, steps.first), (1, steps.second)):
-        features = 2 * pairs + of_cosine if steps.join is _pairs else pairs + of_cosine * len(pairs)
+        features = (
+            2 * pairs + of_cosine if steps.join is alternating else pairs + of_cosine * len(pairs)
+        )
         waves.append(wave(angles(steps, p, d_model, pairs, features, of_cosine)))
     return steps.leave(steps.join(*waves))
 
 
-def _float16(x):
+def float16(x):
     return np.asarray(x, dtype=np.float16).astype(float)
 
 
-def _bfloat16(x):
+def bfloat16(x):
     bits = np.asarray(x, dtype=np.float32).view(np.uint32)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(np.float32).astype(float)
 
 
 TEXT = Text(globals())
 
-_MISTAKES = TEXT.mistakes
-
 ANGLE_MISTAKES = only(
-    _MISTAKES,
+    TEXT.mistakes,
     *("another base", "exponent halved", "exponent doubled", "frequencies to the very end"),
     *(
         "divided by the width less one",
@@ -95,9 +95,6 @@ ANGLE_MISTAKES = only(
     "angles in half precision",
 )
 """What goes wrong with the angles of a rotation as well."""
-
-
-_LAYOUTS = TEXT["layouts"]
 
 
 def pairs_lie_on_circles(case: Case, values: Values, again: Callable) -> str | None:
@@ -118,20 +115,20 @@ def _check(name: str, join: Callable, other: Mistake) -> Check:
         name=name,
         parameters=("n", "d_model"),
         results={"table": "(n, d_model)"},
-        reference=lambda n, d: positions.sinusoidal(n, d, interleaved=join is _pairs),
+        reference=lambda n, d: positions.sinusoidal(n, d, interleaved=join is alternating),
         compute=_table,
         steps={**TEXT.steps, "join": join},
         stages=(Stage(tuple(Case({"n": n, "d_model": d}) for n, d in _SIZES)),),
-        mistakes=(other, *_MISTAKES),
+        mistakes=(other, *TEXT.mistakes),
         properties=(pairs_lie_on_circles,),
     )
 
 
-HALVES = _check("positional_encoding", _halves, _LAYOUTS[0])
-INTERLEAVED = _check("positional_encoding, interleaved", _pairs, _LAYOUTS[1])
+HALVES = _check("positional_encoding", halves, TEXT["layouts"][0])
+INTERLEAVED = _check("positional_encoding, interleaved", alternating, TEXT["layouts"][1])
 
 _EITHER = {
-    f"your layout is {layout}": replace(check, name=HALVES.name, mistakes=_MISTAKES)
+    f"your layout is {layout}": replace(check, name=HALVES.name, mistakes=TEXT.mistakes)
     for layout, check in {
         "that of halves, all sines and then all cosines.": HALVES,
         "interleaved, sin, cos, sin, cos, …": INTERLEAVED,

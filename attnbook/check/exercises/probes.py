@@ -43,21 +43,8 @@ def probes(f: Callable, *, time_limit: float = 10.0) -> Report:
     return run(PROBES, f, time_limit)
 
 
-def _sets(n_projections):
-    """Return all sets of planes as bits, the own bucket, which crosses none, first."""
-    return np.arange(1 << n_projections)
-
-
 def _crossed(sets, n_projections):
     return (sets[:, np.newaxis] >> np.arange(n_projections)) & 1  # (sets, n_projections)
-
-
-def _rank(prices, n_probes):
-    return np.argsort(prices, axis=-1, kind="stable")[:, :n_probes]
-
-
-def _nearest_first(along):
-    return np.argsort(np.abs(along), axis=-1)
 
 
 def _probed(s: Any, x, directions, n_probes):
@@ -72,41 +59,28 @@ def _probed(s: Any, x, directions, n_probes):
     return s.results(s.flip(own[:, np.newaxis], flips).astype(np.int64))
 
 
-def _flipped_by(flips: Callable) -> Callable:
-    """Return the computation that flips ``flips(planes)``, of planes in the order of distance."""
-
-    def probed(x, directions, n_probes):
-        along = x @ directions.T
-        own = ((along >= 0) @ (1 << np.arange(len(directions))))[:, np.newaxis]
-        return np.concatenate([own, own ^ flips(_nearest_first(along))], axis=1)[:, :n_probes]
-
-    return probed
+def nearest(x, directions):
+    return np.argsort(np.abs(x @ directions.T), axis=-1)
 
 
-def _but_own(k):
-    return _sets(k)[1:]
+def flipped_by(flips, x, directions, n_probes):
+    own = ((x @ directions.T >= 0) @ (1 << np.arange(len(directions))))[:, np.newaxis]
+    return np.concatenate([own, own ^ flips], axis=1)[:, :n_probes]
 
 
-def _own_first(total: Callable) -> Callable:
-    """Return the step that puts the own bucket first, and the others by `total`."""
-
-    def first(price, crossed):
-        others = total(price, crossed)
-        begins = np.min(others, axis=-1, keepdims=True) - 1
-        return np.where(np.sum(crossed, axis=-1) > 0, others, begins)
-
-    return first
+def own_first(others, crossed):
+    """Put the own bucket first, whatever the others cost."""
+    first = np.min(others, axis=-1, keepdims=True) - 1
+    return np.where(np.sum(crossed, axis=-1) > 0, others, first)
 
 
-def _single_price(price, crossed, most=1):
+def single_price(price, crossed, most=1):
     """Count a set of more planes as farther than any single one, or any set of so many."""
     several = np.sum(crossed, axis=-1) > most
     return price @ crossed.T + several * (1 + np.sum(price, axis=-1, keepdims=True))
 
 
 TEXT = Text(globals())
-
-_MISTAKES = TEXT.mistakes
 
 
 def buckets_exist(case: Case, values: Values, again: Callable) -> str | None:
@@ -143,7 +117,7 @@ PROBES = Check(
         Stage((_case(3, 5, 5, 7, "float32"), _case(3, 5, 11, 13))),
         Stage((_case(7, 3, 5, 7, of_length_1=False),)),
     ),
-    mistakes=_MISTAKES,
+    mistakes=TEXT.mistakes,
     properties=(buckets_exist, each_bucket_once),
     kind="integral",
 )

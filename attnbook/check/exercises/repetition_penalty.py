@@ -38,7 +38,7 @@ def repetition_penalty(f: Callable, *, time_limit: float = 10.0) -> Report:
     return run(REPETITION_PENALTY, f, time_limit)
 
 
-def _smaller(z, penalty):
+def smaller(z, penalty):
     return np.where(z > 0, z / penalty, z * penalty)
 
 
@@ -55,17 +55,17 @@ def _penalised(steps: Any, logits, ids, penalty):
     return steps.leave(changed)
 
 
-def _seen(ids, n):
+def occurs(ids, n):
     return np.isin(np.arange(n), ids)
 
 
-def _log_softmax(z):
+def log_softmax(z):
     top = np.max(z)
     return z - top - np.log(np.sum(np.exp(z - top)))
 
 
-def _softmax(z):
-    return np.exp(_log_softmax(z))
+def softmax(z):
+    return np.exp(log_softmax(z))
 
 
 def the_right_ones_change(case: Case, values: Values, again: Callable) -> str | None:
@@ -76,18 +76,12 @@ def the_right_ones_change(case: Case, values: Values, again: Callable) -> str | 
     changed, occurred = np.flatnonzero(~np.isclose(values[0], z)).tolist(), np.unique(ids).tolist()
     if changed != occurred:
         return f"Here you change the logits of the tokens {changed}; those in `ids` are {occurred}."
-    off = z[~np.isclose(values[0], np.where(_seen(ids, len(z)), _smaller(z, penalty), z))]
+    off = z[~np.isclose(values[0], np.where(occurs(ids, len(z)), smaller(z, penalty), z))]
     if np.all(off > 0) or np.all(off < 0):
         side = "above" if off[0] > 0 else "below"
         return f"Here you change the right logits, but those {side} 0 in a wrong way."
     return "Here you change the right logits, but in a wrong way."
 
-
-_DIFFERENCES = (
-    lambda z, c: z - c,
-    lambda z, c: z - np.log(c),
-    lambda z, c: z - (c - 1),
-)
 
 TEXT = Text(globals())
 

@@ -47,11 +47,8 @@ def rms_norm(f: Callable, *, time_limit: float = 10.0) -> Report:
     return run(RMS_NORM, f, time_limit)
 
 
-_average = partial(np.mean, keepdims=True)
-
-
-def _centred(x):
-    return x - _average(x, axis=-1)
+def centred(x):
+    return x - np.mean(x, axis=-1, keepdims=True)
 
 
 def normalize(steps: Any, x, gain, epsilon=EPSILON):
@@ -63,8 +60,6 @@ def normalize(steps: Any, x, gain, epsilon=EPSILON):
 
 
 TEXT = Text(globals())
-
-MISTAKES = TEXT.mistakes
 
 
 def rows_have_size_1(case: Case, values: Values, again: Callable) -> str | None:
@@ -93,7 +88,7 @@ RMS_NORM = Check(
     compute=normalize,
     steps=TEXT.steps,
     stages=norm_stages(_case, np.array([[0.0, 0.0, 0.0], [1.0, 2.0, 4.0]])),
-    mistakes=MISTAKES,
+    mistakes=TEXT.mistakes,
     properties=(tokens_are_alone, rows_have_size_1),
     options=("epsilon",),
     adapt=partial(adapt_norm, parameters=_PARAMETERS),

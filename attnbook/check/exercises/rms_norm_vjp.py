@@ -46,7 +46,7 @@ def _adapt(function: Callable) -> Callable:
     return with_options(function, _PARAMETERS, {"epsilon": (EPSILON, ("eps",))})
 
 
-def _mean(a, axis=-1):
+def mean(a, axis=-1):
     return np.mean(a, axis=axis, keepdims=True)
 
 
@@ -61,13 +61,11 @@ def norm_gradients(s: Any, x, gain, grad_output, epsilon=EPSILON):
 
 TEXT = Text(globals())
 
-MISTAKES = TEXT.mistakes
-
 
 def nothing_along_the_row(case: Case, values: Values, again: Callable) -> str | None:
     """Say whether grad_x is at a right angle to x, where epsilon does not show."""
     x, grad = case.arrays["x"], values[0]
-    if np.min(_mean(x.astype(float) ** 2)) < 0.1 or grad.shape != x.shape:
+    if np.min(mean(x.astype(float) ** 2)) < 0.1 or grad.shape != x.shape:
         return None
     if np.allclose(np.sum(x * grad, axis=-1), 0, atol=2e-3):
         return None
@@ -103,7 +101,7 @@ RMS_NORM_VJP = Check(
         Stage((_case(2, 3, 5), _case(3, 3, 3)), may_raise="a batch (leading axes)"),
         Stage((_case(3, 5, epsilon=0.5), _case(2, 3, epsilon=2.0)), option="epsilon"),
     ),
-    mistakes=MISTAKES,
+    mistakes=TEXT.mistakes,
     properties=(nothing_along_the_row,),
     options=("epsilon",),
     adapt=_adapt,

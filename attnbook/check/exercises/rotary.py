@@ -57,24 +57,20 @@ def _adapt(function: Callable) -> Callable:
 # The two layouts: taking the pairs apart, and putting them together again.
 
 
-def _halves(x):
+def halves(x):
     return np.split(x, 2, axis=-1)
 
 
-def _evens_and_odds(x):
+def evens_and_odds(x):
     return x[..., 0::2], x[..., 1::2]
 
 
-def _side_by_side(a, b):
+def side_by_side(a, b):
     return np.concatenate([a, b], axis=-1)
 
 
-def _alternating(a, b):
+def alternating(a, b):
     return np.stack([a, b], axis=-1).reshape(*a.shape[:-1], -1)
-
-
-def _counted(frequencies):
-    return np.arange(len(frequencies))
 
 
 def _rotated(steps: Any, x, start=0):
@@ -88,26 +84,22 @@ def _rotated(steps: Any, x, start=0):
 def _text(split: Callable, join: Callable, other: tuple) -> Text:
     """Return the text for one layout, whose mistakes may take it for the other."""
 
-    def partly(begin, end):
+    def partly(x, begin, end):
         """Rotate the features from one quarter to another as if there were no others."""
+        first, last = (x.shape[-1] * n // 8 * 2 for n in (begin, end))
+        if first == last:
+            return x
+        rotated = positions.rotary(x[..., first:last], interleaved=join is alternating)
+        return np.concatenate([x[..., :first], rotated, x[..., last:]], axis=-1)
 
-        def leave(y, x, angles):
-            first, last = (x.shape[-1] * n // 8 * 2 for n in (begin, end))
-            if first == last:
-                return x
-            rotated = positions.rotary(x[..., first:last], interleaved=join is _alternating)
-            return np.concatenate([x[..., :first], rotated, x[..., last:]], axis=-1)
-
-        return leave
-
-    def table_of_the_other(y, x, angles):
+    def by_table_of_the_other(x, angles):
         """Multiply by a table of the other layout, as `rotate_half` does."""
         c, s = (other[1](f(angles), f(angles)) for f in (np.cos, np.sin))
         a, b = split(x)
         return x * c + join(-b, a) * s
 
     names = {"split": split, "join": join, "other": other}
-    changes = {"partly": partly, "table_of_the_other": table_of_the_other}
+    changes = {"partly": partly, "by_table_of_the_other": by_table_of_the_other}
     return Text({**globals(), **names, **changes})
 
 
@@ -124,7 +116,7 @@ def _case(*shape: int, dtype: str = "float64", **options: int) -> Case:
 
 
 def _check(name: str, own: tuple[Callable, Callable], other: tuple[Callable, Callable]) -> Check:
-    text, is_interleaved = _text(*own, other), own[1] is _alternating
+    text, is_interleaved = _text(*own, other), own[1] is alternating
     return Check(
         name=name,
         parameters=("x",),
@@ -145,7 +137,7 @@ def _check(name: str, own: tuple[Callable, Callable], other: tuple[Callable, Cal
     )
 
 
-_OF_HALVES, _OF_PAIRS = (_halves, _side_by_side), (_evens_and_odds, _alternating)
+_OF_HALVES, _OF_PAIRS = (halves, side_by_side), (evens_and_odds, alternating)
 HALVES = _check("rotary", _OF_HALVES, _OF_PAIRS)
 INTERLEAVED = _check("rotary, interleaved", _OF_PAIRS, _OF_HALVES)
 

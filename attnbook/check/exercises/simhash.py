@@ -46,10 +46,6 @@ def returns(kind: str) -> Callable[[Any], bool]:
     return lambda returned: kind in str(getattr(returned, "dtype", ""))
 
 
-def _length(x):
-    return np.sqrt(np.sum(x * x, axis=-1, keepdims=True))
-
-
 def simhash_from_steps(s, x, directions):
     """Return the signatures by the steps `s`; numbers in the place of bits are cut to integers."""
     bits = s.order(s.choose(s.bit(s.project(x, directions)).astype(np.int64)))
@@ -58,7 +54,6 @@ def simhash_from_steps(s, x, directions):
 
 TEXT = Text(globals())
 
-_MISTAKES = TEXT.mistakes
 
 REVERSED = moved(
     lambda given: {"x": np.flip(given["x"], axis=0)},
@@ -111,7 +106,7 @@ SIMHASH = Check(
         _stage((3, 5, 11), (5, 3, 19)),
         _stage((3, 7, 37), (5, 7, 61), (3, 5, 63)),
     ),
-    mistakes=_MISTAKES,
+    mistakes=TEXT.mistakes,
     properties=_PROPERTIES,
     kind="integral",
 )

@@ -38,15 +38,15 @@ def speculative_rule(f: Callable, *, time_limit: float = 10.0) -> Report:
     return run(SPECULATIVE_RULE, f, time_limit)
 
 
-def _kept(p, q):
+def accepted(p, q):
     return np.minimum(1, p / q)
 
 
-def _missing(p, q):
+def missing(p, q):
     return np.maximum(p - q, 0)
 
 
-def _share(x):
+def normalised(x):
     return x / np.sum(x)
 
 

@@ -51,15 +51,11 @@ def stable_hash_from_steps(s, x, directions, offsets, width):
     return s.show(s.hold(s.cut(inside)).astype(np.int64))
 
 
-def _unit(x):
+def unit(x):
     return x / np.sqrt(np.sum(x * x, axis=-1, keepdims=True))
 
 
-_REMAINDERS = (2, 4, 7, 8, 10, 16, 32, 64, 97, 100, 101, 128, 256, 1000, 1024, 2**16)
-
 TEXT = Text(globals())
-
-_MISTAKES = TEXT.mistakes
 
 
 def _digits_are_enough(case: Case, values: Values, again: Callable) -> str | None:
@@ -120,7 +116,7 @@ STABLE_HASH = Check(
         Stage((_points(3, 3, 3, 0.75, "float32"), _points(5, 7, 3, 2.5, "float32"))),
         Stage((_points(5, 3, 2, 0.01, size=1e8), _points(3, 3, 3, 1e-3, size=1e7))),
     ),
-    mistakes=_MISTAKES,
+    mistakes=TEXT.mistakes,
     properties=_PROPERTIES,
     kind="integral",
 )

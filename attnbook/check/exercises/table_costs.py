@@ -72,15 +72,9 @@ def _adapt(function: Callable) -> Callable:
     return signed_as(function, adapted)
 
 
-def _any_of(p, k, sample):
-    return 1 - (1 - p) ** k
-
-
-_ORDERS = tuple(itertools.permutations(range(3)))[1:]
+ORDERS = tuple(itertools.permutations(range(3)))[1:]
 
 TEXT = Text(globals())
-
-_MISTAKES = TEXT.mistakes
 
 
 def _case(n: int, d: int, p_near: float, spread: float, delta: float, *costs: float) -> Case:
@@ -108,6 +102,6 @@ TABLE_COSTS = Check(
             )
         ),
     ),
-    mistakes=_MISTAKES,
+    mistakes=TEXT.mistakes,
     adapt=_adapt,
 )

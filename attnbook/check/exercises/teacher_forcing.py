@@ -34,16 +34,12 @@ def teacher_forcing(f: Callable, *, time_limit: float = 10.0) -> Report:
     return run(TEACHER_FORCING, f, time_limit)
 
 
-def _cut(start: int, stop: int, filler: int | None = None) -> Callable:
+def taken(target, start, stop, filler=None):
     """Take the places from `start` to n + `stop`; beyond the ends, fill or roll."""
-
-    def cut(target):
-        n = target.shape[-1]
-        places = np.arange(start, n + stop)
-        taken = target[..., places % n]
-        return taken if filler is None else np.where(places == places % n, taken, filler)
-
-    return cut
+    n = target.shape[-1]
+    places = np.arange(start, n + stop)
+    found = target[..., places % n]
+    return found if filler is None else np.where(places == places % n, found, filler)
 
 
 def _force(steps: Any, target):
@@ -51,22 +47,14 @@ def _force(steps: Any, target):
     return steps.results(steps.read(target), steps.label(target))
 
 
-def _both(*cuts: tuple[tuple[int, int], tuple[int, int]], filler: int | None = None):
-    """Return the ways that replace both cuts."""
-    return tuple(
-        {"read": _cut(*read, filler), "label": _cut(*label, filler)} for read, label in cuts
-    )
-
-
-_BEYOND_THE_ENDS = (
+BEYOND_THE_ENDS = (
     *(((0, 0), (1, 1)), ((-1, -1), (0, 0)), ((-1, -2), (0, -1)), ((0, -1), (1, 1))),
     *(((0, -1), (-1, -1)), ((0, 0), (-1, -1)), ((1, 1), (0, 0)), ((-1, -1), (1, 0))),
     *(((-1, 0), (0, 1)), ((-1, -2), (1, 0))),
 )
+"""Where reading and the labels begin and end, with something of what lies beyond the target."""
 
 TEXT = Text(globals())
-
-_MISTAKES = TEXT.mistakes
 
 
 def labels_follow(case: Case, values: Values, again: Callable) -> str | None:
@@ -92,7 +80,7 @@ TEACHER_FORCING = Check(
         Stage((Case({"target": _LONG[[0, 6]]}),)),
         Stage((Case({"target": _BATCH}),), may_raise="a batch (leading axes)"),
     ),
-    mistakes=_MISTAKES,
+    mistakes=TEXT.mistakes,
     properties=(labels_follow,),
     kind="integral",
 )

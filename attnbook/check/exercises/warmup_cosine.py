@@ -61,32 +61,11 @@ def _adapt(function: Callable) -> Callable:
     return signed_as(function, adapted)
 
 
-def _line(at):
-    t, _, warmup = at
-    return t / warmup
-
-
-def _late(at):
-    t, steps, warmup = at
-    return (t - warmup) / (steps - warmup)
-
-
-def _part_from_0(t, steps, warmup):
-    return (t - 1 - warmup) / (steps - warmup)
-
-
-def _cosine(part):
+def cosine(part):
     return (1 + math.cos(math.pi * part)) / 2
 
 
-def _but_where_told(share, peak):
-    """Multiply by the peak, but not a share that says so."""
-    return share[0] if isinstance(share, tuple) else peak * share
-
-
 TEXT = Text(globals())
-
-_MISTAKES = TEXT.mistakes
 
 
 def one_part_is_right(case: Case, values: Values, again: Callable) -> str | None:
@@ -123,7 +102,7 @@ WARMUP_COSINE = Check(
         _cases(37, 5, 3e-3, 0, 4, 5, 20, 36),
         _cases(11, 1, 2.0, 0, 1, 5, 10),
     ),
-    mistakes=_MISTAKES,
+    mistakes=TEXT.mistakes,
     properties=(one_part_is_right,),
     adapt=_adapt,
 )

@@ -5,15 +5,15 @@ from collections.abc import Callable
 import numpy as np
 
 from attnbook.check.engine.signatures import signed_as
-from attnbook.check.engine.steps import Case, Check, Mistake, Stage, Values, each
+from attnbook.check.engine.steps import Case, Check, Mistake, Stage, Values
 from attnbook.check.engine.text import Text
 
 
-def _falling(p):
+def falling(p):
     return np.argsort(-p, kind="stable")
 
 
-def _back(kept, order):
+def put_back(kept, order):
     result = np.empty_like(kept)
     result[order] = kept
     return result
@@ -22,20 +22,6 @@ def _back(kept, order):
 def before(ranked):
     """Return the sum of the better ones for each token."""
     return np.concatenate([[0.0], np.cumsum(ranked)[:-1]])
-
-
-def _share(q, p, threshold):
-    return q / np.sum(q)
-
-
-def _softmax(q, p, threshold):
-    powers = np.exp(q) * (q > 0)
-    return powers / np.sum(powers)
-
-
-def no_more_than_missing(ranked, p, threshold):
-    """Return what each token may add to the sum before it until that is the threshold."""
-    return np.clip(threshold - before(ranked), 0, ranked)
 
 
 def nucleus(ranked, threshold):
@@ -52,7 +38,7 @@ def _of_the_first(p, q):
         return q
     likely, kept = np.asarray(p), np.asarray(q)
     source = np.empty(len(likely), dtype=int)
-    source[_falling(likely)] = np.lexsort((-kept, -likely))
+    source[falling(likely)] = np.lexsort((-kept, -likely))
     return q[source.tolist()]
 
 
@@ -63,10 +49,9 @@ def _cut(steps, p, threshold):
     return _of_the_first(p, steps.share(steps.back(kept, order), p, threshold))
 
 
-def with_the_first(*keeps: Callable) -> tuple:
-    """Return the ways to choose so, with the likeliest token cut and kept where they say so."""
-    guarded = (lambda r, t, own=own: own(r, t) | (np.arange(len(r)) == 0) for own in keeps)
-    return each("keeps", *keeps, *guarded)
+def with_the_first(kept):
+    """Keep the likeliest token too."""
+    return kept | (np.arange(len(kept)) == 0)
 
 
 TEXT = Text(globals())
@@ -79,7 +64,7 @@ def _kept_by(right: Callable) -> Callable:
         p, threshold, q = case.arrays["p"], case.arguments["threshold"], values[0]
         if q.shape != p.shape:
             return None
-        order = _falling(p)
+        order = falling(p)
         wanted = np.sort(order[right(p[order], threshold)]).tolist()
         found = np.flatnonzero(q).tolist()
         if found != wanted:
