@@ -11,7 +11,6 @@ from attnbook.check.engine.run import documented, run
 from attnbook.check.engine.steps import Case, Check, Values, Way, draw, only, without
 from attnbook.check.engine.text import Text
 from attnbook.check.exercises import attention_weights as w
-from attnbook.check.exercises.linear_vjp import PRODUCTS
 from attnbook.check.shared import attention_cases as cases
 from attnbook.check.shared.scores import weights_from_steps
 
@@ -59,39 +58,14 @@ def gradients_from_steps(s, query, key, value, grad_output, *, mask=None, bias=N
     )
 
 
-def _factors(function: Callable) -> tuple[dict[str, Callable], ...]:
-    """Return the ways that change the factor of both gradients, of the query's, of the key's."""
-    query, key = {"query_factor": function}, {"key_factor": function}
-    return {**query, **key}, query, key
-
-
-def _in_order(*order: int) -> dict[str, Callable]:
-    return {"results": lambda grads: tuple(grads[i] for i in order)}
-
-
-def _each(function: Callable) -> dict[str, Callable]:
-    return {"results": lambda grads: tuple(map(function, grads))}
-
-
-def _root(factor, query):
-    return query.shape[-1] ** -0.5
-
-
 REVERSED: Way = {
     "grad_weights": lambda g, v: g @ v.T,
     "grad_key": lambda d, q, k, v: d.T @ q,
     "grad_value": lambda a, g, v, d: a.T @ g,
 }
-
-_BUT_THE_SECOND = (PRODUCTS[0], *PRODUCTS[2:])
-_BUT_THE_THIRD = (*PRODUCTS[:2], *PRODUCTS[3:])
-
-ALL_REVERSED = only(w.BATCH_MISTAKES, "all axes reversed")[0].ways
+FORWARD_REVERSED = only(w.BATCH_MISTAKES, "all axes reversed")[0].ways
 
 TEXT = Text(globals())
-
-_BACKWARD_MISTAKES = TEXT.mistakes
-
 
 # Properties.
 
@@ -144,7 +118,7 @@ ATTENTION_VJP = Check(
         *cases.option_stages(_arguments),
     ),
     mistakes=(
-        *_BACKWARD_MISTAKES,
+        *TEXT.mistakes,
         *without(
             w.WEIGHT_MISTAKES,
             "no scale",

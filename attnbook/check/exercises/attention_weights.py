@@ -8,16 +8,12 @@ from collections.abc import Callable
 import attnbook
 from attnbook.check.engine.report import Report
 from attnbook.check.engine.run import documented, run
-from attnbook.check.engine.steps import Check, Way, renamed, without
+from attnbook.check.engine.steps import Check, renamed, without
 from attnbook.check.engine.text import Text
 from attnbook.check.exercises import softmax as soft
 from attnbook.check.shared.attention_cases import arrays, stages_of
 from attnbook.check.shared.masks_of_scores import MASK_MISTAKES
-from attnbook.check.shared.scores import (
-    SCORE_MISTAKES,
-    sized,
-    weights_from_steps,
-)
+from attnbook.check.shared.scores import SCORE_MISTAKES, weights_from_steps
 
 
 @documented
@@ -45,9 +41,6 @@ def attention_weights(f: Callable, *, time_limit: float = 10.0) -> Report:
     """
     return run(WEIGHTS, f, time_limit)
 
-
-WIDTHS: tuple[Way, ...] = ({}, sized(-0.5, 0, 1), sized(-0.5, 1, 1))
-"""The width as it is, and as it is read from axis 1 of query or key."""
 
 TEXT = Text(globals())
 

@@ -41,15 +41,11 @@ def cached_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
     return run(CACHED_ATTENTION, f, time_limit)
 
 
-def _after(past, new):
-    return np.concatenate([past, new], axis=1)
-
-
-def _last_corner(m, n):
+def last_corner(m, n):
     return np.tri(m, n, n - m, dtype=bool)
 
 
-def _softmax(scores, axis=-1):
+def softmax_of(scores, axis=-1):
     top = np.max(scores, axis=axis, keepdims=True)
     powers = np.exp(scores - np.where(top == -np.inf, 0, top))
     return powers / np.sum(powers, axis=axis, keepdims=True)
@@ -84,10 +80,6 @@ def _case(m: int, n: int, d_k: int = 3, d_v: int = 5, h: int = 2, dtype: str = "
         "past_value": draw(67, h, n, d_v),
     }
     return Case({name: x.astype(dtype) for name, x in drawn.items()})
-
-
-def _swapped(join: Callable) -> dict:
-    return {"join_keys": join, "join_values": join}
 
 
 TEXT = Text(globals())

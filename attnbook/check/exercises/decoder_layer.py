@@ -1,5 +1,6 @@
 """The check of a decoder layer: which tokens attend to which, through which mask."""
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 
@@ -8,7 +9,7 @@ import numpy as np
 import attnbook
 from attnbook.check.engine.report import Report
 from attnbook.check.engine.run import documented
-from attnbook.check.engine.steps import Case, Stage, Values, Way, draw, each
+from attnbook.check.engine.steps import Case, Stage, Values, draw
 from attnbook.check.engine.text import Text
 from attnbook.check.shared import sublayers
 
@@ -45,49 +46,26 @@ def decoder_layer(f: Callable, *, norm: str | None = None, time_limit: float = 1
     return sublayers.run_in_order(DECODER_LAYER, norm, f, time_limit)
 
 
-def _matrices(sources: dict[str, str]) -> tuple[Way, ...]:
-    """Return the way that gives attentions the matrices of another."""
-    return each("matrices", lambda given: {name: given[sources.get(name, name)] for name in given})
+def both(mask, memory_mask):
+    """Tell whether both masks are given."""
+    return mask is not None and memory_mask is not None
 
 
-def _of_memory(mask, memory_mask, n):
-    return memory_mask
+def both_masks(mask, memory_mask):
+    if both(mask, memory_mask):
+        return mask & memory_mask
+    return mask if memory_mask is None else memory_mask
 
 
-def _if_both(own: Callable, given: Callable) -> Callable:
-    """Return what takes the mask of `given` where both are there, and else that of `own`."""
-
-    def take(mask, memory_mask, n):
-        both = mask is not None and memory_mask is not None
-        return (given if both else own)(mask, memory_mask, n)
-
-    return take
-
-
-def _both_masks(mask, memory_mask, n):
-    if mask is None or memory_mask is None:
-        return mask if memory_mask is None else memory_mask
-    return mask & memory_mask
-
-
-def _all_from_target(x, memory, raw, start):
-    return x, x, x
-
-
-def _in_pre_norm(memory, norm, order):
-    return norm(memory) if order == "pre" else memory
-
-
-def _one_or_both(change: Callable) -> tuple[Way, ...]:
-    """Return the ways that change the given masks: both, or one of them."""
-    of_target = {"self_mask": sublayers.changed(change)}
-    of_memory = {"cross_mask": sublayers.changed(change, _of_memory)}
-    return {**of_target, **of_memory}, of_target, of_memory
-
+# one normalisation for two sublayers or for all three, that of one of them
+SHARED_NORMS = [
+    order
+    for order in itertools.product(sublayers.SUBLAYERS, repeat=3)
+    if order != sublayers.SUBLAYERS
+    and all(order[sublayers.SUBLAYERS.index(name)] == name for name in order)
+]
 
 TEXT = Text(globals())
-
-_OWN = TEXT.mistakes
 
 
 def memory_matters(case: Case, values: Values, again: Callable) -> str | None:
@@ -107,7 +85,7 @@ _OTHER = np.array([[True, False, True], [True, True, False], [False, True, True]
 DECODER_LAYER = sublayers.of_layers(
     "decoder_layer",
     ("mask", "memory_mask"),
-    _OWN,
+    TEXT.mistakes,
     results={"output": "(..., n_t, d_model)"},
     compute=sublayers.decode,
     stages=(

@@ -53,28 +53,24 @@ def _merge(x):
     return x.reshape(*x.shape[:-2], -1)
 
 
-def _turn(x, **options):
+def rotated(x, **options):
     return attnbook.positions.rotary(x, **options)
 
 
-def _turned_back(x):
+def rotated_back(x):
     """Rotate in the other direction: with the second of each pair negated before and after."""
     signs = np.repeat([1.0, -1.0], x.shape[-1] // 2)
-    return signs * _turn(signs * x)
+    return signs * rotated(signs * x)
 
 
-def _turn_by_head(x):
+def rotated_by_head(x):
     """Rotate by the number of the head, as where heads stand in the place of the tokens."""
-    return np.swapaxes(_turn(np.swapaxes(x, -3, -2)), -3, -2)
+    return np.swapaxes(rotated(np.swapaxes(x, -3, -2)), -3, -2)
 
 
-def _turn_merged(x):
+def rotated_as_one(x):
     """Rotate features as if all heads were one."""
-    return _split(_turn(_merge(x)), x.shape[-3])
-
-
-def _causal(n):
-    return np.tri(n, dtype=bool)
+    return _split(rotated(_merge(x)), x.shape[-3])
 
 
 def _attend(s, x, w):
@@ -115,7 +111,7 @@ def _block(s: Any, x, weights):
     return s.join_feed(x, entered, think(entered), start)
 
 
-def _tiled(x, times):
+def tiled(x, times):
     return np.concatenate([x] * times, axis=-3)
 
 

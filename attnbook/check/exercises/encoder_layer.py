@@ -62,7 +62,7 @@ def order_is_free(case: Case, values: Values, again: Callable) -> str | None:
     return None
 
 
-def _sequence_first(x, weights, mask=None):
+def batch_second(x, weights, mask=None):
     """Return the layer of an x of (n, batch, d_model)."""
     turned = np.swapaxes(x, 0, 1) if x.ndim == 3 else x
     output: Any = attnbook.encoder_layer(turned, weights, mask)

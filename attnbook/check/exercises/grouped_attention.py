@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-import numpy as np
-
 from attnbook.check.engine.report import Report
 from attnbook.check.engine.run import documented, run
 from attnbook.check.engine.steps import Case, Stage
@@ -38,10 +36,9 @@ def grouped_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
     return run(GROUPED_ATTENTION, f, time_limit)
 
 
-def _grouped(query, n_own, one: Callable):
-    """Return the queries with one for each group, in the place of all of its heads."""
-    group = len(query) // n_own
-    return np.repeat(one(query.reshape(n_own, group, *query.shape[1:])), group, axis=0)
+def in_groups(query, key):
+    """Return the queries as (n_kv_heads, group, n, d)."""
+    return query.reshape(len(key), -1, *query.shape[1:])
 
 
 TEXT = Text(globals())

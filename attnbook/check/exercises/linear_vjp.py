@@ -7,7 +7,7 @@ import numpy as np
 
 from attnbook.check.engine.report import Report
 from attnbook.check.engine.run import documented, run
-from attnbook.check.engine.steps import Case, Check, Stage, Values, Way, draw
+from attnbook.check.engine.steps import Case, Check, Stage, Values, draw
 from attnbook.check.engine.text import Text
 from attnbook.check.shared.scores import transposed
 
@@ -39,20 +39,11 @@ def rows(x):
     return x.reshape(-1, x.shape[-1])
 
 
-def _over_tokens(x, g):
-    return rows(x).T @ rows(g)
-
-
 def linear_gradients(s: Any, x, W, grad_output):
     """Return the gradients of x and W from their steps."""
     g = s.incoming(grad_output)
     grad_x, grad_W = s.back(g, W, x), s.collect(s.enter(x, W), g)
     return s.results((s.grad_x(grad_x, x), s.grad_W(grad_W, x, W)))
-
-
-def both(function: Callable) -> Way:
-    """Return the way that changes every gradient alike."""
-    return {"results": lambda grads: tuple(map(function, grads))}
 
 
 def _same(x):

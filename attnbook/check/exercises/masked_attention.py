@@ -8,7 +8,7 @@ import numpy as np
 import attnbook
 from attnbook.check.engine.report import Report
 from attnbook.check.engine.run import documented, run
-from attnbook.check.engine.steps import Case, Check, Stage, Way, each, without
+from attnbook.check.engine.steps import Case, Check, Stage, without
 from attnbook.check.engine.text import Text
 from attnbook.check.exercises import attention as o
 from attnbook.check.exercises import softmax as soft
@@ -57,33 +57,24 @@ def _from_steps(s, query, key, value, mask):
     return s.output(o.attention_from_steps(s, query, key, value, mask=mask), mask)
 
 
-def _is_padding(mask):
+def is_padding(mask):
     return mask.ndim == 1 or mask.shape[-2] == 1
 
 
-def _on_the_query_side(mask):
+def on_the_query_side(mask):
     """Turn a mask of keys alone, and no other, into one of queries."""
-    if not _is_padding(mask):
+    if not is_padding(mask):
         return mask
     return mask[:, np.newaxis] if mask.ndim == 1 else transposed(mask)
 
 
-def _padding_zeroed(output, mask):
-    return output * _on_the_query_side(mask) if _is_padding(mask) else output
+def padding_zeroed(output, mask):
+    return output * on_the_query_side(mask) if is_padding(mask) else output
 
 
-def _first_visible(scores):
+def first_visible(scores):
     visible = scores > -np.inf
     return np.where(visible & (np.cumsum(visible, axis=-1) == 1), 1.0, 0.0)
-
-
-def _of_batches(see: Callable) -> tuple[Way, ...]:
-    """Return the ways that put masks of 3 axes, and of 3 and more, through `see`."""
-    return each(
-        "see",
-        lambda mask: see(mask) if mask.ndim == 3 else mask,
-        lambda mask: see(mask) if mask.ndim > 2 else mask,
-    )
 
 
 TEXT = Text(globals())

@@ -51,7 +51,7 @@ def _read(q, k, v, scale, hide):
     return m, np.sum(weights, axis=-1, keepdims=True), weights @ v
 
 
-def _all(parts, s):
+def all_merged(parts, s):
     state = parts[0]
     for part in parts[1:]:
         state = merge_from_steps(s, *state, *part)
@@ -73,46 +73,36 @@ def ring(s: Any, query, key, value):
     return s.home(np.stack(outputs))
 
 
-def _added(factor: Callable) -> Callable:
-    """Return the join whose output is the sum of the outputs of p parts times ``factor(p)``."""
-
-    def join(parts, s):
-        output = factor(len(parts)) * sum(u / t for _, t, u in parts)
-        return parts[0][0], np.ones_like(parts[0][1]), output
-
-    return join
+def with_output(output, parts):
+    """Return the part of all that is divided already."""
+    return parts[0][0], np.ones_like(parts[0][1]), output
 
 
-def _mean_of_two(parts, s):
-    outputs = [u / t for _, t, u in parts]
-    mean = functools.reduce(lambda before, new: (before + new) / 2, outputs)
-    return parts[0][0], np.ones_like(parts[0][1]), mean
+def mean_of_two(outputs):
+    """Return the mean of what one has and of each new output, one after the other."""
+    return functools.reduce(lambda before, new: (before + new) / 2, outputs)
 
 
-def _by_maxima(parts, s):
+def by_maxima(parts):
     top = np.max([m for m, *_ in parts], axis=0)
     weights = [np.exp(m - top) for m, *_ in parts]
     return top, sum(weights), sum(w * u / t for w, (_, t, u) in zip(weights, parts, strict=True))
 
 
-def _last_lost(r, i, p):
+def last_lost(r, i, p):
     """Return whose pair process r holds in a list that is moved down in place, place by place."""
     return r + i if r + i < p else (r + i - p) % max(p - 1, 1) + 1 if p > 1 else 0
 
 
-def _running(total: bool, weighted: bool) -> Callable:
+def running(parts, rescaled_total, rescaled_weighted):
     """Return the join of a running softmax that rescales some of what it has when m grows."""
-
-    def join(parts, s):
-        m, t, u = parts[0]
-        for m_2, t_2, u_2 in parts[1:]:
-            before, m = m, np.maximum(m, m_2)
-            old, new = np.exp(before - m), np.exp(m_2 - m)
-            t = (old if total else 1) * t + new * t_2
-            u = (old if weighted else 1) * u + new * u_2
-        return m, t, u
-
-    return join
+    m, t, u = parts[0]
+    for m_2, t_2, u_2 in parts[1:]:
+        before, m = m, np.maximum(m, m_2)
+        old, new = np.exp(before - m), np.exp(m_2 - m)
+        t = (old if rescaled_total else 1) * t + new * t_2
+        u = (old if rescaled_weighted else 1) * u + new * u_2
+    return m, t, u
 
 
 def _adapt(function: Callable) -> Callable:

@@ -11,7 +11,7 @@ import attnbook
 from attnbook.check.engine.report import Report
 from attnbook.check.engine.run import documented, run
 from attnbook.check.engine.signatures import binds, signature_of, signed
-from attnbook.check.engine.steps import Case, Check, Stage, Way, draw
+from attnbook.check.engine.steps import Case, Check, Stage, draw
 from attnbook.check.engine.text import Text
 from attnbook.check.exercises.attention import (
     OUTPUT_MISTAKES,
@@ -61,26 +61,6 @@ def head_from_steps(s, query, key, value, W_Q, W_K, W_V, W_O=None, mask=None):
 
 def scale_of(width):
     return None if width is None else 1 / math.sqrt(width)
-
-
-def _project(product, given):
-    x = given["xyz".index(product[0])]
-    for letter in product[1:]:
-        W = given[3 + "abc".index(letter.lower())]
-        x = x @ (W.T if letter.isupper() else W)
-    return x
-
-
-def _by(**products: str) -> Way:
-    """Return the way with other projections, such as key="ya" for key @ W_Q.
-
-    The letters are x, y, z for query, key, value and a, b, c for W_Q, W_K, W_V; a capital stands
-    for a transpose, and a letter alone for an input that is not projected.
-    """
-    return {
-        f"project_{name}": lambda *given, product=product: _project(product, given)
-        for name, product in products.items()
-    }
 
 
 TEXT = Text(globals())

@@ -8,7 +8,7 @@ import attnbook
 from attnbook.check.engine import steps
 from attnbook.check.engine.report import Report
 from attnbook.check.engine.run import documented, run
-from attnbook.check.engine.steps import Case, Check, Stage, Values, Way
+from attnbook.check.engine.steps import Case, Check, Stage, Values
 from attnbook.check.engine.symmetries import moved
 from attnbook.check.engine.text import Text
 from attnbook.check.exercises import attention_weights as w
@@ -46,13 +46,8 @@ def sketch_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
     return run(SKETCH_ATTENTION, f, time_limit)
 
 
-def _meets_in(query_signatures, key_signatures):
-    """Return where query and key share the bucket of a table, (n_q, n_k, n_tables)."""
-    return query_signatures[:, np.newaxis] == key_signatures
-
-
 def candidates(query_signatures, key_signatures):
-    return np.any(_meets_in(query_signatures, key_signatures), axis=-1)
+    return np.any(query_signatures[:, np.newaxis] == key_signatures, axis=-1)
 
 
 def sketch_from_steps(s, query, key, value, query_signatures, key_signatures):
@@ -61,36 +56,29 @@ def sketch_from_steps(s, query, key, value, query_signatures, key_signatures):
     return s.rows(s.combine(s, meets, query, key, value), meets)
 
 
-def _counted(s, meets, *arrays):
+def counted(s, meets, *arrays):
     """Count a key once in each table where it is found: t copies of exp(s) are exp(s + log t)."""
     counts = np.sum(meets, axis=-1)
     return attention_from_steps(s, *arrays, mask=counts > 0, bias=np.log(np.maximum(counts, 1)))
 
 
-def _by_table(join: Callable) -> Way:
-    """Return what `join(outputs, found)` makes of one softmax a table, (n_tables, n_q, d_v)."""
-
-    def combine(s, meets, *arrays):
-        masks = np.moveaxis(meets, -1, 0)
-        outputs = np.stack([attention_from_steps(s, *arrays, mask=mask) for mask in masks])
-        return join(outputs, np.any(masks, axis=-1)[..., np.newaxis])
-
-    return {"combine": combine}
+def in_each_table(s, meets, *arrays):
+    """Return the outputs of one softmax a table, (n_tables, n_q, d_v)."""
+    masks = np.moveaxis(meets, -1, 0)
+    return np.stack([attention_from_steps(s, *arrays, mask=mask) for mask in masks])
 
 
-def _at_least_1(counts):
+def at_least_1(counts):
     return np.maximum(counts, 1)[:, np.newaxis]
 
 
-def _late(powers, mask, guard):
+def late(powers, mask, guard):
     """Return the weights of the exponentials of all keys, of which some are hidden afterwards."""
     total = guard(np.sum(powers * mask, axis=-1, keepdims=True))
     return np.where(np.any(mask, axis=-1, keepdims=True), powers * mask / total, 0)
 
 
 TEXT = Text(globals())
-
-_OF_TABLES = TEXT["of tables"]
 
 _TEXTS = TEXT.sentences
 _NAMES = {
@@ -121,7 +109,7 @@ _OF_ATTENTION = steps.renamed(
 
 _FIRST = ("+∞ or NaN for hidden scores", "query without candidates", "empty row sees everything")
 SKETCH_MISTAKES = (
-    *_OF_TABLES,
+    *TEXT["of tables"],
     *steps.only(_OF_ATTENTION, *_FIRST),  # before those of a maximum, which make NaN of them too
     *steps.without(_OF_ATTENTION, *_FIRST),
     *steps.only(TEXT["texts"], "maximum over all keys"),

@@ -81,38 +81,25 @@ def normalized(x, axis=-1):
     return x / np.sum(x, axis=axis, keepdims=True)
 
 
-def _shifted(x, axis):
+def shifted(x, axis):
     return np.exp(x - plain_maximum(x, axis))
 
 
 def normal(x, axis):
     """Return the softmax."""
-    return normalized(_shifted(x, axis), axis)
+    return normalized(shifted(x, axis), axis)
 
 
-def _length(x, axis, keepdims):
+def length(x, axis, keepdims):
     return np.sqrt(np.sum(x**2, axis=axis, keepdims=keepdims))
 
 
-_BOUNDS = (20, 30, 50, 80, 88, 100, 500, 700, 709)
+BOUNDS = (20, 30, 50, 80, 88, 100, 500, 700, 709)
 """What exp may be kept below, to keep it from overflowing."""
 
 
-def _of_finite(change: Callable, *numbers: float) -> Callable:
-    """Return the step that changes all scores but those that are hidden by −∞."""
-    return lambda x, axis: np.where(x == -np.inf, x, change(x, *numbers))
-
-
-def _sum_without(powers, place, axis):
+def sum_without(powers, place, axis):
     return np.sum(np.delete(powers, place, axis), axis, keepdims=True)
-
-
-_OVER_THE_SUM = (
-    lambda x, axis: x / np.sum(np.exp(x), axis, keepdims=True),
-    lambda x, axis: x / np.sum(_shifted(x, axis), axis, keepdims=True),
-    lambda x, axis: (x - plain_maximum(x, axis)) / np.sum(_shifted(x, axis), axis, keepdims=True),
-)
-"""Scores, or shifted ones, divided by the sum of their exponentials."""
 
 
 TEXT = Text(globals())

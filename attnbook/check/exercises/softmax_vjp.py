@@ -35,10 +35,6 @@ def softmax_vjp(f: Callable, *, time_limit: float = 10.0) -> Report:
     return run(SOFTMAX_VJP, f, time_limit)
 
 
-def _weighted(a, g):
-    return np.sum(a * g, axis=-1, keepdims=True)
-
-
 def softmax_gradient(s: Any, weights, grad_output):
     """Return the gradient of the scores from its steps."""
     a, g = s.weights(weights), s.incoming(grad_output)

@@ -9,7 +9,6 @@ from attnbook.check.engine.report import Report
 from attnbook.check.engine.run import documented, run
 from attnbook.check.engine.steps import Case, Check, Stage, Values, sized
 from attnbook.check.engine.text import Text
-from attnbook.check.shared.scores import transposed
 
 
 @documented
@@ -76,9 +75,12 @@ def overlapping(x, n_heads):
     return np.stack([x[..., i : i + d] for i in range(n_heads)], axis=-3)
 
 
-def _turned(x):
-    """Return the numbers of the transposed x in the shape of x."""
-    return transposed(x).reshape(x.shape)
+def column_by_column(x, n_heads):
+    """Return x reshaped in the order of Fortran, in the sequences of a batch too."""
+    *leading, n, width = x.shape
+    first = np.moveaxis(x, (-2, -1), (0, 1))
+    cut = np.reshape(first, (n_heads, n, width // n_heads, *leading), order="F")
+    return np.moveaxis(cut, (0, 1, 2), (-3, -2, -1))
 
 
 def along_the_sequence(x, n_heads):
@@ -106,14 +108,7 @@ def _from_steps(s, x, n_heads):
     return s.order(s.arrange(s.cut(x, s.count(x, n_heads))))
 
 
-def _whole(cut: Callable) -> dict[str, Callable]:
-    """Return the way whose cut leaves the axes where they belong."""
-    return {"cut": cut, "arrange": lambda heads: heads}
-
-
 TEXT = Text(globals())
-
-_MISTAKES = TEXT.mistakes
 
 
 def numbers_are_kept(case: Case, values: Values, again: Callable) -> str | None:
@@ -150,6 +145,6 @@ SPLIT_HEADS = Check(
         Stage(_cases(*_SIZES[:2], dtype="float32")),
         Stage(_cases((2, 3, 2, 5), (4, 4, 2, 2), (2, 2, 2, 2)), may_raise="a batch (leading axes)"),
     ),
-    mistakes=_MISTAKES,
+    mistakes=TEXT.mistakes,
     properties=(numbers_are_kept,),
 )

@@ -42,10 +42,6 @@ NO_PLACE = -1
 """What fills the lists of processes that hold fewer places than another."""
 
 
-def _late(r, p):
-    return 2 * p - 1 - r
-
-
 def shards(s: Any, n, p):
     """Return the places of each process by the steps `s`."""
     runs = s.runs(n, p)
@@ -53,25 +49,13 @@ def shards(s: Any, n, p):
     return np.asarray(s.all([np.concatenate(pair) for pair in pairs], n, p), float)
 
 
-def _equal_runs(n, p):
-    return np.arange(n).reshape(p, -1)
-
-
-def _dealt(n, p, r):
-    return np.arange(n).reshape(-1, 2 * p)[:, [r, 2 * p - 1 - r]].ravel()
-
-
-def _beyond(places, run):
+def beyond(places, run):
     """Return the places with those of the late run one run later, also where there is none."""
     return places + run * (np.arange(len(places)) >= run)
 
 
-def _within(places, n):
+def within(places, n):
     return np.where(places < n, places, NO_PLACE)
-
-
-def _in_pairs(places):
-    return places.reshape(2, -1).T.ravel()
 
 
 def _adapt(function: Callable) -> Callable:

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from attnbook.check.engine.steps import Check, Way, each
+from attnbook.check.engine.steps import Check
 from attnbook.check.engine.text import Text
-from attnbook.single_head.softmax import softmax
 
 NAMES = ("query", "key", "value")
 
@@ -58,66 +57,42 @@ def causal(scores):
     return np.where(np.tri(n_q, n_k, n_k - n_q, dtype=bool), scores, -np.inf)
 
 
-def _bare_split(layout, x):
+def bare_split(layout, x):
     return x.reshape(*x.shape[:-2], layout.h, x.shape[-2], -1)
 
 
-def _bare_merge(layout, heads):
+def bare_merge(layout, heads):
     *leading, h, n, d = heads.shape
     return heads.reshape(*leading, n, h * d)
 
 
-def _interleaved_split(layout, x):
+def interleaved_split(layout, x):
     return np.moveaxis(x.reshape(*x.shape[:-1], -1, layout.h), -1, -3)
 
 
-def _interleaved_merge(layout, heads):
+def interleaved_merge(layout, heads):
     *leading, h, n, d = heads.shape
     return np.moveaxis(heads, -3, -1).reshape(*leading, n, h * d)
 
 
-def _first_of(heads):
+def first_of(heads):
     return 0 * heads + heads[..., :1, :, :]
 
 
-def _repeated(head: Callable) -> Callable:
-    """Return the merge that repeats one head, made of all, in the place of each."""
-    return lambda layout, heads: layout.merge(0 * heads + head(heads))
-
-
-def _over(axes: tuple[int, ...]) -> Callable:
+def softmax_over(axes, scores):
     """Return the softmax over several axes at once."""
-
-    def normalise(scores, axis):
-        powers = np.exp(scores - np.max(scores, axis=axes, keepdims=True))
-        return powers / np.sum(powers, axis=axes, keepdims=True)
-
-    return normalise
+    powers = np.exp(scores - np.max(scores, axis=axes, keepdims=True))
+    return powers / np.sum(powers, axis=axes, keepdims=True)
 
 
-def _alike(one: Callable) -> Callable:
-    """Return the weights that ``one(weights)`` has in common for all heads."""
-    return lambda s, axis: np.broadcast_to(one(np.asarray(softmax(s, axis))), s.shape)
-
-
-def _otherwise(x):
+def otherwise(x):
     """Return the heads of a bare reshape of what was split."""
     return x.swapaxes(-2, -3).reshape(x.shape)
 
 
-def _every_hth(x):
+def every_hth(x):
     *leading, h, n, d = x.shape
     return np.moveaxis(x.swapaxes(-2, -3).reshape(*leading, n, d, h), -1, -3)
-
-
-def _one_of(change: Callable) -> tuple[Way, ...]:
-    """Return the ways that change query, key or value."""
-    return each(
-        "heads",
-        lambda q, k, v: (change(q), k, v),
-        lambda q, k, v: (q, change(k), v),
-        lambda q, k, v: (q, k, change(v)),
-    )
 
 
 TEXT = Text(globals())

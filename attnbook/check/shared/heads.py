@@ -27,29 +27,20 @@ def heads_from_steps(s, query, key, value, W_Q, W_K, W_V, W_O, n_heads, mask=Non
 SPLITS = ("split_query", "split_key", "split_value")
 
 
-def _first_for_all(x, n_heads):
-    heads = cut.heads_of(x, n_heads)
+def first_for_all(heads):
     return np.broadcast_to(heads[..., :1, :, :], heads.shape)
 
 
-def _counted(heads):
+def counted(heads):
     return np.expand_dims(np.arange(heads.shape[-3]), (-1, -2))
 
 
-def _same(x, *others):
-    return x
-
-
-def _flat(heads):
+def flat(heads):
     return heads.reshape(*heads.shape[:-2], -1)
 
 
-def _groups_in_order(heads):
+def below_each_other(heads):
     return heads.reshape(*heads.shape[:-3], -1, heads.shape[-1])
-
-
-UNSPLIT: Way = {**dict.fromkeys(SPLITS, _same), "join": _same}
-IN_GROUPS: Way = {**dict.fromkeys(SPLITS, cut.along_the_sequence), "join": _groups_in_order}
 
 
 def _packed(of: int) -> Callable:
@@ -69,60 +60,26 @@ def packed(*inputs: int) -> Way:
     return {**projects, **{split: _third(of) for of, split in enumerate(SPLITS)}}
 
 
-def _ended(arrange: Callable, output: Callable) -> dict[str, Callable]:
-    """Return the way that makes (..., n, any width) of the heads, and its output of that."""
-    return {"arrange": arrange, "join": _same, "output": output}
-
-
-def _rows_of_first(x, W_O):
-    return x @ W_O[: x.shape[-1]]
-
-
-def _rows_of_last(x, W_O):
-    return x @ W_O[-x.shape[-1] :]
-
-
-def _in_place_of_all(reduce: Callable) -> dict[str, Callable]:
-    """Return the way in which `reduce(heads)`, (..., 1, n, d), stands in the place of each."""
-    return {"arrange": lambda heads: np.broadcast_to(reduce(heads), heads.shape)}
-
-
-def _merged(reduce: Callable) -> tuple[Way, ...]:
-    """Return the ways to make one of all heads, with none, some or all rows of W_O."""
-    return (
-        _ended(lambda heads: reduce(heads, axis=-3), _same),
-        _ended(lambda heads: reduce(heads, axis=-3), _rows_of_first),
-        _in_place_of_all(lambda heads: reduce(heads, axis=-3, keepdims=True)),
-    )
-
-
 def by_the_package(query, key, value, *others, mask=None):
     *matrices, n_heads = others
     weights = attnbook.MultiHeadWeights(*matrices, n_heads=n_heads)
     return attnbook.multi_head_attention(query, key, value, weights, mask)
 
 
-def _sequence_first(axes: int) -> dict[str, Callable]:
-    """Return the way that takes inputs of `axes` and more to be (n, batch, width)."""
-
-    def compute(query, key, value, *others, mask=None):
-        if query.ndim < axes:
-            return by_the_package(query, key, value, *others, mask=mask)
-        single = query.ndim == 2
-        inputs = (x[np.newaxis] if single else x for x in (query, key, value))
-        turned = (np.swapaxes(x, 0, 1) for x in inputs)
-        output = np.swapaxes(by_the_package(*turned, *others, mask=mask), 0, 1)
-        return output[0] if single else output
-
-    return {"compute": compute}
+def sequence_first(axes, query, key, value, *others, mask=None):
+    """Return what several heads make of inputs of `axes` and more that are (n, batch, width)."""
+    if query.ndim < axes:
+        return by_the_package(query, key, value, *others, mask=mask)
+    single = query.ndim == 2
+    inputs = (x[np.newaxis] if single else x for x in (query, key, value))
+    turned = (np.swapaxes(x, 0, 1) for x in inputs)
+    output = np.swapaxes(by_the_package(*turned, *others, mask=mask), 0, 1)
+    return output[0] if single else output
 
 
-def _hidden_in(i: int) -> dict[str, Callable]:
-    def hide_one(scores, mask):
-        mine = np.expand_dims(np.arange(scores.shape[-3]) == i % scores.shape[-3], (-1, -2))
-        return np.where(mine, hide(scores, mask), scores)
-
-    return {"hide": hide_one}
+def hide_in_head(i, scores, mask):
+    mine = counted(scores) == i % scores.shape[-3]
+    return np.where(mine, hide(scores, mask), scores)
 
 
 TEXT = Text(globals())

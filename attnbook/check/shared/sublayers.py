@@ -28,18 +28,6 @@ SELF, CROSS, FEED = SUBLAYERS = ("self_attention", "cross_attention", "feed_forw
 # the layer normalisation of the sublayer, `start` the input of the whole layer.
 
 
-def _before(x, start, norm, order):
-    return norm(x) if order == "pre" else x
-
-
-def _join(x, entered, made, start, norm, order):
-    return x + made
-
-
-def _after(y, norm, order):
-    return norm(y) if order == "post" else y
-
-
 class _Affine:
     """What takes the place of a matrix in ``x @ W`` and adds a bias."""
 
@@ -102,20 +90,20 @@ def around(names: Iterable[str] = SUBLAYERS, **steps: Callable) -> Way:
 # Wrong ways around a sublayer.
 
 
-def _in_order(order: str, join: Callable) -> Callable:
+def in_order(order: str, join: Callable) -> Callable:
     """Return the join that is wrong in one norm order alone."""
-    return lambda *given: (join if given[-1] == order else _join)(*given)
+    return lambda *given: join(*given) if given[-1] == order else given[0] + given[2]
 
 
 def _only_made(x, entered, made, start, norm, order):
     return made
 
 
-def _normalised(x, *others):
+def normalised(x, *others):
     return others[-2](x)  # norm, order
 
 
-def _made_normalised(x, entered, made, start, norm, order):
+def made_normalised(x, entered, made, start, norm, order):
     return x + norm(made)
 
 
@@ -123,7 +111,7 @@ def lost(names: Iterable[str] = SUBLAYERS) -> tuple[Way, ...]:
     """Return the ways without a residual: in both orders, in one of them."""
     return (
         around(names, join=_only_made),
-        *(around(names, join=_in_order(order, _only_made)) for order in ("pre", "post")),
+        *(around(names, join=in_order(order, _only_made)) for order in ("pre", "post")),
     )
 
 
@@ -143,16 +131,12 @@ def arranged(*names: str) -> tuple[Way]:
     return ({"sequence": lambda given: [name for name in names if name in given]},)
 
 
-def norms_of(*sources: str) -> Way:
-    """Return the way that gives each sublayer the normalisation of another, in their order."""
-    return {"norms": lambda norms: dict(zip(norms, (norms[name] for name in sources), strict=True))}
+def norms_of(norms, *sources):
+    """Return the normalisations of these sublayers, for each in their order."""
+    return dict(zip(norms, (norms[name] for name in sources), strict=True))
 
 
 # Wrong masks, made of the mask of the target, that of the memory and the length of the target.
-
-
-def no_mask(*given):
-    """Return None."""
 
 
 def causal(mask, memory_mask, n):
@@ -161,14 +145,14 @@ def causal(mask, memory_mask, n):
     return allowed if mask is None else mask & allowed
 
 
-def changed(change: Callable, of: Callable = same) -> Callable:
-    """Return what changes the mask that `of` takes, if there is one."""
-    return lambda *given: None if of(*given) is None else change(of(*given))
+def changed(change, mask):
+    """Return the changed mask, if there is one."""
+    return None if mask is None else change(mask)
 
 
 # padding of two sequences of three tokens
 LENGTHS = np.array([[True, True, False], [True, False, False]])[:, np.newaxis, np.newaxis]
-_EACH_AND_ALL = (SUBLAYERS, (SELF,), (FEED,))
+EACH_AND_ALL = (SUBLAYERS, (SELF,), (FEED,))
 
 TEXT = Text(globals())
 

@@ -9,25 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from attnbook.check.engine.steps import Mistake, Way, each, only
+from attnbook.check.engine.steps import Way, only
 from attnbook.check.engine.text import Text
 from attnbook.check.exercises import softmax as soft
 from attnbook.check.exercises.attention import OUTPUT_MISTAKES
 from attnbook.check.exercises.masked_attention import MASKED_ATTENTION
 from attnbook.check.shared.masks_of_scores import MASK_MISTAKES
 from attnbook.check.shared.merging import MERGE_MISTAKES
-from attnbook.check.shared.scores import SCORE_MISTAKES, dot_products, hide
+from attnbook.check.shared.scores import SCORE_MISTAKES, dot_products
 
 TILE = 16
 """Queries and keys in a tile: the fewest that the matrix units of a GPU take."""
-
-
-def _finite(m):
-    return np.where(m == -np.inf, 0, m)
-
-
-def _add(p, value):
-    return np.sum(p, axis=-1, keepdims=True), p @ value
 
 
 def tiles_from_steps(s: Any, query, key, value):
@@ -65,23 +57,6 @@ def tiles_from_steps(s: Any, query, key, value):
 # Wrong steps.
 
 
-def _one(fade):
-    return np.ones_like(fade)
-
-
-def _faded(change: Callable) -> tuple[Way, ...]:
-    """Return the ways to change the factor of what was summed before, of one sum or of both."""
-    return (
-        {"fade_total": change, "fade_weighted": change},
-        {"fade_total": change},
-        {"fade_weighted": change},
-    )
-
-
-def _inverse(fade):
-    return 1 / np.where(fade == 0, 1, fade)
-
-
 def of_heads(key_head: Callable) -> tuple[Way, ...]:
     """Return the ways to read keys, values or both of the heads that a function tells."""
 
@@ -98,69 +73,29 @@ def of_heads(key_head: Callable) -> tuple[Way, ...]:
     )
 
 
-def _like_merging(**ways: Way | tuple[Way, ...]) -> tuple[Mistake, ...]:
-    """Return mistakes that the merge of two parts has as well, in its words."""
-    words = {m.name: m.message for m in MERGE_MISTAKES}
-    named = {name.replace("_", " "): way for name, way in ways.items()}
-    return tuple(
-        Mistake(name, words[name], way if isinstance(way, tuple) else (way,))
-        for name, way in named.items()
-    )
+def places(mask):
+    return np.arange(len(mask))
 
 
-def _whole_tiles(n):
-    return n // TILE * TILE
+def _own(n_heads, x):
+    return x[np.arange(n_heads) * len(x) // n_heads].astype(float)
 
 
-def _to_the_last(n):
-    return n - (n % TILE == 1)  # a loop that ends at n - 1 lacks a tile of one place alone
+def scores_at_once(query, key):
+    """Return the scores of all heads, without tiles and without a mask."""
+    q, k = query.astype(float), _own(len(query), key)
+    return dot_products(q, k) / np.sqrt(q.shape[-1])
 
 
-def _within_the_tile(of_query: bool, of_key: bool) -> Callable:
-    """Return the mask of places of which one or both are counted within the tile."""
-
-    def see(mask):
-        place = np.arange(len(mask))
-        queries, keys = (place % TILE if within else place for within in (of_query, of_key))
-        return queries[:, np.newaxis] >= keys
-
-    return see
+def mixed_at_once(weights, value):
+    return (weights @ _own(len(weights), value)).astype(value.dtype)
 
 
-def _whole_later_tiles(mask):
-    tile = np.arange(len(mask)) // TILE
-    return mask | (tile[:, np.newaxis] < tile)
-
-
-def _at_once(weigh: Callable, hide: Callable = hide) -> Callable:
-    """Return causal attention without tiles whose weights are made of the scores by `weigh`."""
-
-    def compute(query, key, value):
-        own = np.arange(len(query)) * len(key) // len(query)
-        q, k, v = (x.astype(float) for x in (query, key[own], value[own]))
-        scores = dot_products(q, k) / np.sqrt(q.shape[-1])
-        weights = weigh(hide(scores, np.tri(q.shape[-2], dtype=bool)))
-        return (weights @ v).astype(query.dtype)
-
-    return compute
-
-
-def _shares(p, value):
+def shares(p, value):
     total = np.sum(p, axis=-1, keepdims=True)
     return total, p / soft.or_one(total) @ value
 
 
-def _tri(surplus: int) -> Callable:
-    return lambda mask: np.tri(len(mask), k=surplus, dtype=bool)
-
-
-_DIVIDED_IN_EACH: Way = {"add": _shares, "divide": lambda weighted, total: weighted}
-_MEAN_OF_TILES: Way = {
-    "add": lambda p, value: (np.ones_like(p[..., :1]), _shares(p, value)[1]),
-    "fade_total": _one,
-    "fade_weighted": _one,
-}
-_BEGINS = (0, -1e4)
 _SCORES = ("no scale", "scale by d_k", "scale multiplied", "scale by √n_k")
 _MASKS = (
     "hidden scores not low enough",
@@ -176,22 +111,11 @@ _OUTPUTS = (
 
 TEXT = Text(globals())
 
+_WORDS = {mistake.name: mistake.message for mistake in MERGE_MISTAKES}
+
 TILE_MISTAKES = (
     *TEXT.mistakes,
-    *_like_merging(
-        no_rescaling=_faded(_one)[0],
-        total_not_rescaled=_faded(_one)[1],
-        weighted_not_rescaled=_faded(_one)[2],
-        sign_of_the_exponent=_faded(_inverse),
-        rescaled_twice=_faded(np.square),
-        maximum_from_0=each(
-            "maximum", *(lambda m, tile, x=x: np.maximum(np.maximum(m, tile), x) for x in _BEGINS)
-        ),
-        one_maximum_for_all_rows={
-            "maximum": lambda m, tile: np.maximum(m, np.max(tile, axis=-2, keepdims=True))
-        },
-        base_2={"power": np.exp2},
-    ),
+    *(replace(mistake, message=_WORDS[mistake.name]) for mistake in TEXT["as in merging"]),
     *only(SCORE_MISTAKES, *_SCORES),
     *(  # without what is added to the scores, which hides them here
         replace(mistake, ways=mistake.ways[:2])
