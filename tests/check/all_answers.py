@@ -2,7 +2,6 @@
 
 import importlib
 import pkgutil
-import re
 from typing import Any
 
 import attention_answers
@@ -83,8 +82,3 @@ def need_torch():
 
 def run(name, function, **options):
     return getattr(check, name.split(",")[0])(function, **OPTIONS.get(name, {}), **options)
-
-
-def mistake_of(name: str, wrong: str) -> str:
-    """Drop the number that tells several answers with one mistake apart."""
-    return wrong if wrong in MESSAGES[name] else re.sub(r" \d+$", "", wrong)

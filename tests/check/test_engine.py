@@ -933,7 +933,7 @@ def test_only_what_is_finite_in_the_right_result_can_be_lost(factor, mistake, mo
 
 
 RELATED = """
-softmax(lambda x: -2 * answers.SOFTMAX["not normalised 2"](x))
+softmax(lambda x: -2 * answers.SOFTMAX["not normalised"](x))
     not normalised; result scaled: Your result is -2 times what that alone gives.
 softmax(lambda x: 3 * sm(x))
     result scaled: Your result is 3 times the right one.

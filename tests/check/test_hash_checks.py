@@ -12,7 +12,6 @@ import table_answers as tables
 from all_answers import CHECKS
 from cases import every_day
 from report_table import assert_report, report_rows
-from training_answers import made
 
 from attnbook import check
 from attnbook.check.engine.sandbox import Budget
@@ -35,18 +34,6 @@ def test_no_projection_is_near_an_edge_that_rounding_could_cross():
             along = (x @ directions.T + more[0]) / more[1] if more else x @ directions.T
             off = np.abs(along - np.round(along)) if more else np.abs(along)
             assert np.all((off == 0) | (off > 2e-4))
-
-
-@pytest.mark.parametrize("name", every_day(["simhash", "probes"], answers.WRONG))
-@pytest.mark.usefixtures("numpy_alone")
-def test_every_way_to_make_a_mistake_is_told(name):
-    """A reader may make each mistake in each way of the table; some numbers have two names."""
-    checked = CHECKS[name]
-    for mistake in checked.mistakes:
-        for way in mistake.ways:
-            report = getattr(check, name)(made(checked, way))
-            assert not report, (mistake.name, way)
-            assert report.mistake is not None, (mistake.name, way, report)
 
 
 def test_the_table_of_the_package_passes_without_a_note():
@@ -95,13 +82,12 @@ TABLES = [
 """A search that does not end is waited for."""
 
 
-@pytest.mark.parametrize(("wrong", "hashed", "seconds"), every_day(TABLES[::4], TABLES))
+@pytest.mark.parametrize(("wrong", "hashed", "seconds"), every_day(TABLES[::3], TABLES))
 def test_a_wrong_table_is_rejected_with_its_own_sentence(wrong, hashed, seconds):
     make = tables.with_hash(tables.WRONG[wrong], hashed)
     report = check.robin_hood_table(make, time_limit=seconds)
-    mistake = wrong if wrong in MESSAGES else re.sub(r" \d$", "", wrong)
     assert not report
-    assert (report.mistake, report.message) == (mistake, MESSAGES[mistake])
+    assert (report.mistake, report.message) == (wrong, MESSAGES[wrong])
     assert re.search(
         r"^(A short run that fails, on an empty table( with n_slots=8)?: .* "
         r"(returned|raised|does not come back)|After )",
@@ -113,7 +99,7 @@ def test_a_wrong_table_is_rejected_with_its_own_sentence(wrong, hashed, seconds)
 def test_a_pause_of_python_is_no_endless_search(pauses_at):
     calls = itertools.count(1)
 
-    class Pausing(tables.WRONG["search gives up 3"]):
+    class Pausing(tables.WRONG["search gives up"]):
         def home(self, key):
             begin = time.thread_time()
             if next(calls) == pauses_at:  # as when garbage is collected
@@ -355,9 +341,9 @@ robin_hood_table(tables.WRONG["old value kept"])
     old value kept: insert(1, 10), insert(1, 20), get(1) returned 10, expected 20.
 robin_hood_table(tables.WRONG["a value counts as missing"])
     a value counts as missing: insert(1, 0), get(1) returned None, expected 0.
-robin_hood_table(tables.WRONG["missing key raises 2"])
+robin_hood_table(tables.WRONG["missing key raises"])
     missing key raises: get(1) raised KeyError: 1, at line
-robin_hood_table(tables.WRONG["end of the table 3"])
+robin_hood_table(tables.WRONG["end of the table"])
     end of the table: insert(7, 10), insert(15, 20), delete(7), get(15) returned None, expected 20.
 
 collision_probability(answers.right_probability)

@@ -416,7 +416,7 @@ def partly_all_keys(q, k, v, *signatures):
 
 
 def first_table_twice(*given):
-    last = sketches.SKETCH_ATTENTION["one table alone 2"](*given)
+    last = sketches.SKETCH_ATTENTION["one table alone"](*given)
     return (sketches.right_sketch(*given) + last) / 2
 
 
