@@ -1,17 +1,18 @@
-"""Answers that readers might hand in, right and wrong, each written as a reader would.
+"""Answers on softmax, attention, one head and its gradient, as readers would write them.
 
 Most run on NumPy and PyTorch alike, so that one answer can be tested in both. A wrong answer stands
-under the name of the mistake that its check must find; several under one name are told apart by a
-number, as in "no scale 2".
+under the name of the mistake that its check must find; in `DOUBLES`, of the two.
 """
 
-import inspect
 import math
 from functools import partial
 
 import numpy as np
+import pytest
 from answer_programs import Program
 from array_api_compat import array_namespace, device
+
+import attnbook as ab
 
 program = partial(Program, globals())
 
@@ -87,15 +88,14 @@ def right_attention(q, k, v, mask=None):
     return right_weights(q, k, mask) @ v
 
 
-# Softmax.
-
-
 SOFTMAX_PROGRAM = program("""
 x
 e = exp(x)
 shifted_e = exp(x - top(x))
 out = shifted_e / total(shifted_e)
 """)
+
+
 SOFTMAX = SOFTMAX_PROGRAM.wrong("""
 wrong axis: sm(x, -2)
 not normalised: shifted_e
@@ -107,16 +107,17 @@ axis 1 of a batch: sm(x, 1)
 """) | SOFTMAX_PROGRAM.taking("axis=-1").wrong("axis ignored: out = sm(x)")
 
 
-# Weights, which are wrong in attention, in a head, in heads and in a gradient as well.
-
-
 WEIGHTS_PROGRAM = program("""
 q, k
 d = q.shape[-1]
 s = q @ k.mT / d**0.5
 w = sm(s)
 """)
+
+
 HIDE = "w = sm(s) if mask is None else …"
+
+
 WEIGHTS = (
     WEIGHTS_PROGRAM.wrong("""
 no scale: s = xp.einsum("...qd,...kd->...qk", q, k)
@@ -134,7 +135,10 @@ bias before the scale: s = (q @ k.mT + (0 if bias is None else bias)) / d**0.5
 """)
 )
 
+
 ATTENTION_PROGRAM = program(f"q, k, v{WEIGHTS_PROGRAM.lines}out = w @ v")
+
+
 ATTENTION = (
     ATTENTION_PROGRAM.wrong("""
 np.dot on a batch: out = dot(w, v)
@@ -154,18 +158,21 @@ scale on top of 1/√d_k: w = sm(s if scale is None else s * scale)
 )
 
 
-# Learned heads, one or many.
-
-
 PROJECTIONS = """
 xa = x @ A
 yb = y @ B
 zc = z @ C
 """
+
+
 HEAD_PROGRAM = program(
     f"x, y, z, A, B, C{PROJECTIONS}q = xa\nk = yb\nv = zc{ATTENTION_PROGRAM.lines}"
 )
+
+
 right_head = HEAD_PROGRAM.but()
+
+
 SINGLE_HEAD = (
     HEAD_PROGRAM.wrong("""
 self-attention only: zc = x @ C
@@ -181,89 +188,6 @@ W_O transposed: out = w @ v if W_O is None else w @ v @ W_O.T
 )
 
 
-def right_split(x, h):
-    return x.reshape(*x.shape[:-1], h, x.shape[-1] // h).swapaxes(-2, -3)
-
-
-def right_join(x):
-    return x.swapaxes(-2, -3).reshape(*x.shape[:-3], x.shape[-2], -1)
-
-
-def reshaped_join(x):
-    return x.reshape(*x.shape[:-3], x.shape[-2], -1)
-
-
-def stack(xs, axis):
-    return array_namespace(xs[0]).stack(xs, axis=axis)
-
-
-def columns(x, h, i):
-    d = x.shape[-1] // h
-    return x[..., i * d : (i + 1) * d]
-
-
-SPLIT_HEADS = program("x, h\nheads = [columns(x, h, i) for i in range(h)]\nout = heads").wrong("""
-list of heads: tuple(heads)
-interleaved features: stack([x[..., i::h] for i in range(h)], -3)
-cut along the sequence: x.reshape(h, len(x) // h, x.shape[-1])
-number and width swapped: stack([x[..., i : i + h] for i in range(0, x.shape[-1], h)], -3)
-axes counted from the front: x.reshape(*x.shape[:-1], h, -1).swapaxes(0, 1)
-batch in the sequence: x.reshape(-1, h, x.shape[-1] // h).swapaxes(0, 1)
-column by column: np.asarray(x).reshape((h, len(x), -1), order="F")
-""")
-
-HEADS_PROGRAM = program(f"""
-x, y, z, A, B, C, W, h
-{PROJECTIONS}
-split = right_split
-q = split(xa, h)
-k = split(yb, h)
-v = split(zc, h)
-{WEIGHTS_PROGRAM.lines}
-a = w @ v
-join = right_join
-joined = join(a)
-out = joined @ W
-""")
-right_heads = HEADS_PROGRAM.taking("mask=None").but("w = right_weights(q, k, mask)")
-
-
-def sequence_first(x, y, z, *others):
-    if x.ndim == 2:
-        raise ValueError("expected (n, batch, width)")
-    turned = (a.swapaxes(0, 1) for a in (x, y, z))
-    return right_heads(*turned, *others).swapaxes(0, 1)
-
-
-def averaged_through_blocks(x, W):
-    h = x.shape[-3]
-    return sum(x[..., i, :, :] @ W.reshape(h, -1, W.shape[-1])[i] for i in range(h)) / h
-
-
-def one_head_masked(scores, mask):
-    xp = array_namespace(scores)
-    rest = [safe_softmax(scores[..., i, :, :]) for i in range(1, scores.shape[-3])]
-    shape = scores[..., 0, :, :].shape
-    first = xp.broadcast_to(mask, shape) if mask.ndim == 2 else mask[..., 0, :, :]
-    return xp.stack([safe_softmax(hidden(scores[..., 0, :, :], first)), *rest], axis=-3)
-
-
-MULTI_HEAD_ATTENTION = HEADS_PROGRAM.wrong("""
-softmax over axis 2 of a batch: w = sm(s, 2)
-sequence before batch: out = (sequence_first if x.ndim > 2 else right_heads)(x, y, z, A, B, C, W, h)
-one big head: out = sm(xa @ yb.mT / (A.shape[1] / h) ** 0.5) @ zc @ W
-heads averaged: out = averaged_through_blocks(a, W)
-weights averaged over the heads: out = xp.mean(w, axis=-3) @ zc @ W
-scale from the width of the input: s = q @ k.mT / (x.shape[-1] // h) ** 0.5
-""") | HEADS_PROGRAM.taking("mask=None", HIDE).wrong("""
-mask on one head: one_head_masked(s, mask)
-mask of the first sequence: safe_softmax(hidden(s, mask[0] if mask.ndim == 4 else mask))
-""")
-
-
-# Gradients.
-
-
 VJP_PROGRAM = program("""
 q, k, v, g
 d = q.shape[-1]
@@ -277,7 +201,11 @@ dk = ds.mT @ q
 dv = w.mT @ g
 out = (dq, dk, dv)
 """)
+
+
 gradients = VJP_PROGRAM.but()
+
+
 ATTENTION_VJP = (
     VJP_PROGRAM.wrong("""
 scale twice: dq = ds @ k * c
@@ -292,190 +220,6 @@ softmax over axis 1 of a batch: w = sm(s, 1)
     | VJP_PROGRAM.taking("mask=None", HIDE).wrong("empty row NaN: sm(hidden(s, mask))")
     | VJP_PROGRAM.taking("bias=None").wrong("bias ignored: w = sm(s)")
 )
-
-
-# Masks.
-
-
-def right_causal(n_q, n_k):
-    return np.tri(n_q, n_k, n_k - n_q, dtype=bool)
-
-
-CAUSAL_PROGRAM = program("""
-n_q, n_k
-s = n_k - n_q
-i = np.arange(n_q)[:, None]
-j = np.arange(n_k)
-right = right_causal(n_q, n_k)
-out = right
-""")
-CAUSAL_MASK = CAUSAL_PROGRAM.wrong("""
-neighbour alone: j == i + s - 1
-aligned to the first key: ~(j > i)
-offset never negative: j <= i + abs(s) / 2 + s / 2
-shape transposed: np.tri(n_k, n_q, dtype=bool)
-""") | {
-    "additive mask": lambda n: np.where(np.tri(n) == 0, np.finfo(np.float32).min, 0),
-    "inverted": lambda n: np.triu(np.ones((n, n), dtype=bool), 1),
-}
-
-
-def guarded(e, guard=1):
-    return e / (total(e) + (total(e) == 0) * guard)
-
-
-def shifted_by_all(s, seen, mask, guard=0):
-    """Multiply exponentials by the mask, after the maximum of all keys."""
-    return guarded(exp(seen - top(seen)) * as_numbers(mask, s), guard)
-
-
-def causal_like(s, aligned):
-    """Return a causal mask, aligned to the first key (0) or to the last (1)."""
-    xp, (n_q, n_k) = array_namespace(s), s.shape[-2:]
-    places = xp.arange(n_q, device=device(s))[:, None] + aligned * (n_k - n_q)
-    return xp.arange(n_k, device=device(s)) <= places
-
-
-def column(mask):
-    return mask[:, None] if mask.ndim == 1 else mask.mT
-
-
-def one_row(mask):
-    return mask.ndim == 1 or mask.shape[-2] == 1
-
-
-MASKED_PROGRAM = program("""
-q, k, v, mask
-d = q.shape[-1]
-s = q @ k.mT / d**0.5
-seen = mask
-h = hidden(s, seen)
-w = safe_softmax(h)
-out = w @ v
-""")
-MASKED_ATTENTION = MASKED_PROGRAM.wrong("""
-rows with a hidden key NaN: w = shifted(h, xp.mean(h, axis=-1, keepdims=True))
-another mask: seen = causal_like(s, 0)
-0 times infinity: w = sm(s + (1 - as_numbers(mask, s)) * -math.inf)
-hidden keys in the maximum: w = shifted_by_all(s, hidden(s, mask, -1e4), mask, guard=1)
-padding on the query side: out = sm(s) @ v * column(mask) if one_row(mask) else w @ v
-mask of the first sequence: seen = mask[0] if mask.ndim == 3 else mask
-mask broadcast over the wrong axis: seen = mask[:, 0] if mask.ndim == 3 and mask.shape[1] == 1
-        else mask
-mask after the exponential: w = shifted_by_all(s, s, mask)
-""")
-
-
-# Merges.
-
-
-MERGE_PROGRAM = program("""
-first, second
-xp = array_namespace(first[0])
-m1 = first[0]
-z1 = first[1]
-u1 = first[2]
-m2 = second[0]
-z2 = second[1]
-u2 = second[2]
-m = xp.maximum(m1, m2)
-safe = xp.where(m == -xp.inf, xp.zeros_like(m), m)
-f1 = xp.exp(m1 - safe)
-f2 = xp.exp(m2 - safe)
-z = f1 * z1 + f2 * z2
-u = f1 * u1 + f2 * u2
-out = (m, z, u)
-""")
-MERGE_ATTENTION = MERGE_PROGRAM.wrong("""
-no maximum: m = xp.zeros_like(m1); f1 = xp.exp(m1); f2 = xp.exp(m2)
-one part dropped: out = tuple(xp.where(m1 > m2, a, b) for a, b in ((m1, m2), (z1, z2), (u1, u2)))
-outputs added: u = f1 * u1 / z1 + f2 * u2 / z2
-weighted taken for an output: u = (f1 * z1 * u1 + f2 * z2 * u2) / (f1 * z1 + f2 * z2)
-empty parts NaN: f1 = xp.exp(xp.minimum(m1 - m2, 0 * z1)); f2 = xp.exp(xp.minimum(m2 - m1, 0 * z1))
-logarithm of the total: z = xp.log(xp.exp(z1) + xp.exp(z2))
-one empty row for all: out = second if xp.any(m1 == -xp.inf) else (m, z, u)
-""")
-
-WRONG = {
-    "softmax": SOFTMAX,
-    "attention_weights": WEIGHTS,
-    "attention": ATTENTION,
-    "single_head": SINGLE_HEAD,
-    "attention_vjp": ATTENTION_VJP,
-    "split_heads": SPLIT_HEADS,
-    "multi_head_attention": MULTI_HEAD_ATTENTION,
-    "causal_mask": CAUSAL_MASK,
-    "masked_attention": MASKED_ATTENTION,
-    "merge_attention": MERGE_ATTENTION,
-}
-
-DOUBLES = {
-    "attention": ATTENTION_PROGRAM.wrong("""
-no scale; no softmax: out = q @ k.mT @ v
-no scale; softmax over the query axis: w = sm(q @ k.mT, 0)
-scale by d_k; softmax twice: w = sm(sm(q @ k.mT / d))
-scale by √n_k; key used as value: out = sm(q @ k.mT / len(k) ** 0.5) @ k
-no scale; no maximum: s = q @ k.mT; w = exp(s) / total(exp(s))
-"""),
-    "attention_weights": WEIGHTS_PROGRAM.taking("mask=None").wrong("""
-scale by d_k; mask inverted: s = q @ k.mT / d; w = sm(s if mask is None else hidden(s, ~mask))
-no scale; mask after the softmax: s = q @ k.mT; w = sm(s) * (1 if mask is None else mask)
-"""),
-    "softmax": SOFTMAX_PROGRAM.wrong("""
-wrong axis; base 2: out = 2**x / total(2**x, 0)
-sign of the scores; logarithm returned: out = xp.log(sm(-x))
-wrong axis; no maximum: out = exp(x) / total(exp(x), -2)
-base 2; no maximum: out = 2**x / total(2**x)
-divided by another number; no maximum: out = e / top(-e) * -1
-"""),
-    "multi_head_attention": HEADS_PROGRAM.wrong("""
-scale by √d_model; W_O forgotten: s = q @ k.mT / x.shape[-1] ** 0.5; out = joined
-bare reshape in the join; no scale: s = q @ k.mT; join = reshaped_join
-"""),
-    "single_head": HEAD_PROGRAM.wrong("no scale; values not projected: s = q @ k.mT; zc = z"),
-    "attention_vjp": VJP_PROGRAM.wrong(
-        "scale in grad_value; second term of the softmax Jacobian: ds = w * dw * c; "
-        "dv = w.mT @ g * c"
-    ),
-    "causal_mask": CAUSAL_PROGRAM.wrong("""
-inverted; aligned to the first key: j > i
-upper triangle; aligned to the first key: np.triu(np.ones((n_q, n_k), dtype=bool))
-upper triangle; offset with the wrong sign: np.triu(np.ones((n_q, n_k), dtype=bool), n_q - n_k)
-shape transposed; aligned to the first key: np.tri(n_q, n_k, dtype=bool).T
-own place hidden; aligned to the first key: np.tri(n_q, n_k, -1, dtype=bool)
-next place visible; aligned to the first key: np.tri(n_q, n_k, 1, dtype=bool)
-diagonal alone; aligned to the first key: np.eye(n_q, n_k, dtype=bool)
-""")
-    | {"next place visible; inverted": lambda n: ~np.tri(n, n, 1, dtype=bool)},
-    "merge_attention": MERGE_PROGRAM.wrong("""
-total not rescaled; maximum not updated: z = z1 + z2; out = (m1, z, u)
-factors exchanged; empty parts NaN: f1 = xp.exp(m2 - m); f2 = xp.exp(m1 - m)
-one part rescaled; sum or mean of the maxima: f2 = xp.ones_like(m2); out = (m1 + m2, z, u)
-"""),
-}
-
-
-def in_float32(answer):
-    """Return the answer of a reader who turns everything into float32."""
-
-    def narrow(*arrays, **options):
-        options = {name: _narrowed(x) for name, x in options.items()}
-        return answer(*map(_narrowed, arrays), **options)
-
-    narrow.__signature__ = inspect.signature(answer)
-    return narrow
-
-
-def _narrowed(x):
-    if isinstance(x, float | int):
-        return x
-    if isinstance(x, tuple):
-        return tuple(map(_narrowed, x))
-    xp = array_namespace(x)
-    return x if x.dtype == xp.bool else xp.astype(x, xp.float32)
-
-
-# Right answers in other styles.
 
 
 def loop_softmax(x):
@@ -536,3 +280,113 @@ def loop_vjp(query, key, value, grad_output):
             dq[i] += ds * np.array(k[j])
             dk[j] += ds * np.array(q[i])
     return [dq, dk, dv]
+
+
+def einsum_weights(Q, K, mask=None):
+    scores = np.einsum("...qd,...kd->...qk", Q, K) / np.sqrt(Q.shape[-1])
+    if mask is not None:
+        scores = np.where(mask, scores, -np.inf)
+    highest = scores.max(-1, keepdims=True)
+    e = np.exp(scores - np.where(np.isinf(highest), 0, highest))
+    return e / np.maximum(e.sum(-1, keepdims=True), 1e-300)
+
+
+def torch_attention(query, key, value, mask=None):
+    torch = pytest.importorskip("torch")
+    return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+
+
+def torch_vjp(query, key, value, grad_output):
+    torch = pytest.importorskip("torch")
+    inputs = [x.clone().requires_grad_() for x in (query, key, value)]
+    return torch.autograd.grad(torch_attention(*inputs), inputs, grad_output)
+
+
+WRONG = {
+    "softmax": SOFTMAX,
+    "attention_weights": WEIGHTS,
+    "attention": ATTENTION,
+    "single_head": SINGLE_HEAD,
+    "attention_vjp": ATTENTION_VJP,
+}
+
+DOUBLES = {
+    "softmax": SOFTMAX_PROGRAM.wrong("""
+wrong axis; base 2: out = 2**x / total(2**x, 0)
+sign of the scores; logarithm returned: out = xp.log(sm(-x))
+wrong axis; no maximum: out = exp(x) / total(exp(x), -2)
+base 2; no maximum: out = 2**x / total(2**x)
+divided by another number; no maximum: out = e / top(-e) * -1
+"""),
+    "attention_weights": WEIGHTS_PROGRAM.taking("mask=None").wrong("""
+scale by d_k; mask inverted: s = q @ k.mT / d; w = sm(s if mask is None else hidden(s, ~mask))
+no scale; mask after the softmax: s = q @ k.mT; w = sm(s) * (1 if mask is None else mask)
+"""),
+    "attention": ATTENTION_PROGRAM.wrong("""
+no scale; no softmax: out = q @ k.mT @ v
+no scale; softmax over the query axis: w = sm(q @ k.mT, 0)
+scale by d_k; softmax twice: w = sm(sm(q @ k.mT / d))
+scale by √n_k; key used as value: out = sm(q @ k.mT / len(k) ** 0.5) @ k
+no scale; no maximum: s = q @ k.mT; w = exp(s) / total(exp(s))
+"""),
+    "single_head": HEAD_PROGRAM.wrong("no scale; values not projected: s = q @ k.mT; zc = z"),
+    "attention_vjp": VJP_PROGRAM.wrong(
+        "scale in grad_value; second term of the softmax Jacobian: ds = w * dw * c; "
+        "dv = w.mT @ g * c"
+    ),
+}
+
+RIGHT = {
+    "softmax": (
+        ab.softmax,
+        right_softmax,
+        loop_softmax,
+        lambda x: np.exp(x - np.logaddexp.reduce(x, axis=-1, keepdims=True)),
+    ),
+    "attention_weights": (
+        ab.attention_weights,
+        right_weights,
+        loop_weights,
+        einsum_weights,
+        lambda q, k: sm(q @ k.T / q.shape[1] ** 0.5) if q.ndim == 2 else 1 / 0,
+    ),
+    "attention": (
+        ab.attention,
+        right_attention,
+        loop_attention,
+        lambda Q, K, V, *, mask=None: np.einsum(
+            "...qk,...kd->...qd", einsum_weights(Q, K, mask), V
+        ),
+    ),
+    "single_head": (
+        ab.single_head_attention,
+        right_head,
+        loop_head,
+        lambda x, y, z, A, B, C, W_O: right_attention(x @ A, y @ B, z @ C) @ W_O,
+        lambda x, y, z, A, B, C, W_O, mask=None: right_attention(x @ A, y @ B, z @ C, mask) @ W_O,
+        lambda x, y, z, A, B, C, W_O=None, *, mask=None: (
+            right_attention(x @ A, y @ B, z @ C, mask)
+            @ (np.eye(C.shape[1]) if W_O is None else W_O)
+        ),
+        lambda x, y, z, A, B=None, C=None: right_attention(x @ A, y @ B, z @ C),
+        lambda x, y, z, weights: ab.single_head_attention(x, y, z, weights),
+        lambda x, y, z, parameters, mask=None: ab.single_head_attention(x, y, z, parameters, mask),
+        lambda x, y, z, parameters: ab.single_head_attention(x, y, z, parameters),
+        lambda x, y, z, weights, mask=None, dropout=0, training=False: ab.single_head_attention(
+            x, y, z, weights, mask
+        ),
+    ),
+    "attention_vjp": (
+        ab.attention_vjp,
+        lambda q, k, v, g: gradients(q, k, v, g),
+        loop_vjp,
+    ),
+}
+
+ONLY_TORCH = {
+    "softmax": lambda x, axis=-1: x.softmax(axis),
+    "attention_weights": lambda q, k: (q @ k.transpose(-2, -1) / q.size(-1) ** 0.5).softmax(-1),
+    "attention": torch_attention,
+    "single_head": lambda x, y, z, A, B, C: torch_attention(x @ A, y @ B, z @ C),
+    "attention_vjp": torch_vjp,
+}

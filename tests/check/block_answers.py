@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from answer_programs import Program
 from array_api_compat import array_namespace
-from attention_answers import right_join, right_split  # noqa: F401 (for the programs)
+from multi_head_answers import right_join, right_split  # noqa: F401 (for the programs)
 
 import attnbook as ab
 from attnbook.positions import rotary
@@ -36,10 +36,6 @@ def shared(x, heads, tiled=False):
 
 def feed(x, w, act=ab.silu):
     return (act(x @ w.W_gate) * (x @ w.W_1)) @ w.W_2
-
-
-def sigmoid(x):
-    return ab.silu(x) / x
 
 
 def seen(x, above=0):

@@ -86,11 +86,6 @@ out = xp.where(seen, less, z)
 """)
 
 
-def repeated(ids, like):
-    numbers = [int(i) for i in ids]
-    return occurred([i for i in numbers if numbers.count(i) > 1], like)
-
-
 def again_and_again(z, ids, c):
     for token in ids:
         z = PENALTY.but()(z, ids[ids == token][:1], c)

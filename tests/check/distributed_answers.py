@@ -40,53 +40,48 @@ ZIGZAG_WRONG = {
 }
 
 
-def part(q, k, v, scale=True):
-    s = q @ k.T / (math.sqrt(q.shape[-1]) if scale else 1)
+def part(q, k, v):
+    s = q @ k.T / math.sqrt(q.shape[-1])
     m = s.max(axis=-1, keepdims=True)
     w = np.exp(s - m)
     return m, w.sum(-1, keepdims=True), w @ v
 
 
-def merge(a, b, rescaled=True, factor=lambda own, m: np.exp(own - m), largest=np.maximum):
-    m = largest(a[0], b[0])
-    f, g = (factor(x[0], m) if rescaled else 1 for x in (a, b))
+def merge(a, b, factor=lambda own, m: np.exp(own - m)):
+    m = np.maximum(a[0], b[0])
+    f, g = (factor(x[0], m) for x in (a, b))
     return m, f * a[1] + g * b[1], f * a[2] + g * b[2]
 
 
-def travelling(steps=lambda p: p, *, first=0, values_travel=True, scale=True, rescaled=True):
-    """Return a ring in which the shards are passed on in lists."""
-
-    def ring(query, key, value):
-        p = len(query)
-        held = [(key[(r - first) % p], value[(r - first) % p]) for r in range(p)]
-        states = [None] * p
-        for _ in range(steps(p)):
-            for r in range(p):
-                k, v = held[r]
-                new = part(query[r], k, v if values_travel else value[r], scale)
-                states[r] = new if states[r] is None else merge(states[r], new, rescaled)
-            held = [held[r - 1] for r in range(p)]
-        return states
-
-    return ring
+def travelling(query, key, value):
+    """Pass the shards on in lists."""
+    held = list(zip(key, value, strict=True))
+    states = [None] * len(query)
+    for _ in query:
+        for r, q in enumerate(query):
+            new = part(q, *held[r])
+            states[r] = new if states[r] is None else merge(states[r], new)
+        held = [held[r - 1] for r in range(len(query))]
+    return states
 
 
-def merged_by(join, steps=lambda p: p):
+def merged_by(join):
     """Return a ring whose shards come from the other neighbour; `join` takes each new part in."""
 
     def ring(query, key, value):
         p = len(query)
-        places = [[(r + i) % p for i in range(steps(p))] for r in range(p)]
         return [
-            functools.reduce(join, [part(q, key[s], value[s]) for s in found])
-            for q, found in zip(query, places, strict=True)
+            functools.reduce(
+                join, [part(q, key[(r + i) % p], value[(r + i) % p]) for i in range(p)]
+            )
+            for r, q in enumerate(query)
         ]
 
     return ring
 
 
-def divided(ring, by=lambda z, p: z):
-    return lambda *given: np.stack([u / by(z, len(given[0])) for _, z, u in ring(*given)])
+def divided(ring):
+    return lambda *given: np.stack([u / z for _, z, u in ring(*given)])
 
 
 def sum_of_outputs(query, key, value):
@@ -94,24 +89,16 @@ def sum_of_outputs(query, key, value):
     return np.stack([sum(u / z for _, z, u in of_rank) for of_rank in parts])
 
 
-def running(total, weighted, step=-1):
-    """Return a ring that rescales what it has, in part, where a larger score comes."""
-
-    def ring(query, key, value):
-        outputs = []
-        for r, q in enumerate(query):
-            m, z, u = part(q, key[r], value[r])
-            for i in range(1, len(query)):
-                there = (r + step * i) % len(query)
-                m_2, z_2, u_2 = part(q, key[there], value[there])
-                top = np.maximum(m, m_2)
-                z = z * (np.exp(m - top) if total else 1) + np.exp(m_2 - top) * z_2
-                u = u * (np.exp(m - top) if weighted else 1) + np.exp(m_2 - top) * u_2
-                m = top
-            outputs.append(u / z)
-        return np.stack(outputs)
-
-    return ring
+def not_rescaled(query, key, value):
+    outputs = []
+    for r, q in enumerate(query):
+        m, z, u = part(q, key[r], value[r])
+        for i in range(1, len(query)):
+            m_2, z_2, u_2 = part(q, key[r - i], value[r - i])
+            m = np.maximum(m, m_2)
+            z, u = z + np.exp(m_2 - m) * z_2, u + np.exp(m_2 - m) * u_2
+        outputs.append(u / z)
+    return np.stack(outputs)
 
 
 def weighed_by_maxima(query, key, value):
@@ -138,9 +125,9 @@ def overwritten(query, key, value):
 
 RING_WRONG = {
     "overwritten on the way": divided(overwritten),
-    "not rescaled": running(total=False, weighted=False),
+    "not rescaled": not_rescaled,
     "mean of the outputs": lambda q, k, v: sum_of_outputs(q, k, v) / len(q),
-    "not home": lambda *given: divided(travelling())(*given)[::-1],
+    "not home": lambda *given: divided(travelling)(*given)[::-1],
     "one part rescaled": divided(
         merged_by(lambda a, b: merge(a, b, factor=lambda x, m: 1 if x is b[0] else np.exp(x - m)))
     ),
@@ -171,7 +158,7 @@ RIGHT = {
         lambda n, p: torch_shards(n, p),
     ],
     "ring_attention": [
-        divided(travelling()),
+        divided(travelling),
         divided(merged_by(merge)),
         whole,
         lambda *given: tuple(whole(*given)),

@@ -210,11 +210,6 @@ def but_row_0(grad):
     return xp.concat([xp.zeros_like(grad[:1]), grad[1:]])
 
 
-def counts(i, E, g):
-    n = np.bincount(np.asarray(i).reshape(-1), minlength=E.shape[0])
-    return array_namespace(g).asarray(n[:, None], dtype=g.dtype)
-
-
 EMBED_VJP = TABLE.wrong("""
 repeated token counted once: written(i, E, g, -1)
 rows of other tokens: h[1:].mT @ g[:-1]

@@ -12,21 +12,13 @@ from attnbook.data import BytePairs
 # Merging one pair.
 
 
-def walk(ids, pair, put, step=2, n_less=0):
-    """Put `put` for each pair, but not at the last `n_less` places, and go on `step` further."""
+def right_merge(ids, pair, new):
     out, i = [], 0
     while i < len(ids):
-        if i + 1 < len(ids) - n_less and (ids[i], ids[i + 1]) == pair:
-            out += put
-            i += step
-        else:
-            out.append(ids[i])
-            i += 1
+        found = i + 1 < len(ids) and (ids[i], ids[i + 1]) == pair
+        out.append(new if found else ids[i])
+        i += 2 if found else 1
     return out
-
-
-def right_merge(ids, pair, new):
-    return walk(ids, pair, [new])
 
 
 def merge_by_stack(ids, pair, new):
@@ -106,20 +98,6 @@ def merge_text_with_borders(ids, pair, new):
     return [int(x) for x in re.sub(rf"\b{pair[0]} {pair[1]}\b", f"{new}", text).split()]
 
 
-def walk_where(holds):
-    """Return the reader who merges the neighbours x and y for which ``holds(x, y, pair)``."""
-
-    def merge(ids, pair, new):
-        out, i = [], 0
-        while i < len(ids):
-            found = i + 1 < len(ids) and holds(ids[i], ids[i + 1], pair)
-            out.append(new if found else ids[i])
-            i += 2 if found else 1
-        return out
-
-    return merge
-
-
 def merge_in_a_circle(ids, pair, new):
     out, i = [], 0
     while i < len(ids):
@@ -145,27 +123,18 @@ MERGE_WRONG = {
 def learn_by(
     words,
     n_merges,
-    *,
-    split=lambda words: words,
-    spell=lambda word: list(word.encode()),
     pairs=pairwise,
     choose=lambda counts: min(counts, key=lambda pair: (-counts[pair], pair)),
-    guarded=True,
-    least=2,
     merge=right_merge,
     first_id=256,
-    n_changed=None,
 ):
-    sequences, merges = [spell(word) for word in split(words)], []
+    sequences, merges = [list(word.encode()) for word in words], []
     while len(merges) < n_merges:
         counts = Counter(pair for ids in sequences for pair in pairs(ids))
-        if guarded and not counts:
+        pair, new = choose(counts) if counts else None, first_id + len(merges)
+        if counts[pair] < 2:
             break
-        pair, new = choose(counts), first_id + len(merges)
-        if counts[pair] < least:
-            break
-        changed = [merge(ids, pair, new) for ids in sequences[:n_changed]]
-        sequences = changed + sequences[len(changed) :]
+        sequences = [merge(ids, pair, new) for ids in sequences]
         merges.append(pair)
     return merges
 
@@ -195,10 +164,6 @@ def learn_with(**options):
     return lambda words, n_merges: learn_by(words, n_merges, **options)
 
 
-def after(change):
-    return lambda words, n_merges: change(right_learn(words, n_merges))
-
-
 def learn_apart(words, n_merges):
     def pairs(ids):
         return [
@@ -223,7 +188,7 @@ def names_of(merges):
 LEARN_WRONG = {
     "ties by spelling": public_answers.learned(public_answers.spelled_last),
     "ties by the order of the text": learn_with(choose=lambda c: c.most_common(1)[0][0]),
-    "borders crossed": learn_with(split=lambda words: ["".join(words)]),
+    "borders crossed": lambda words, n: right_learn(["".join(words)], n),
     "overlaps left out": learn_apart,
     "nothing merged": learn_without_merging,
     "case lost": lambda words, n: right_learn([word.lower() for word in words], n),
@@ -233,10 +198,10 @@ LEARN_WRONG = {
 # Encoding.
 
 
-def right_encode(word, merges, merge=right_merge, first_id=256, spell=str.encode, turn=list):
+def right_encode(word, merges, spell=str.encode):
     ids = list(spell(word))
-    for i, pair in turn(list(enumerate(merges))):
-        ids = merge(ids, pair, first_id + i)
+    for i, pair in enumerate(merges):
+        ids = right_merge(ids, pair, 256 + i)
     return ids
 
 
@@ -272,15 +237,12 @@ def encode_as_found(word, merges):
     return ids
 
 
-def encode_by(choose, merge=right_merge):
-    def encode(word, merges):
-        ids = list(word.encode())
-        while found := [pair for pair in pairwise(ids) if pair in merges]:
-            pair = choose(found, merges)
-            ids = merge(ids, pair, 256 + merges.index(pair))
-        return ids
-
-    return encode
+def encode_last_merge_first(word, merges):
+    ids = list(word.encode())
+    while found := [pair for pair in pairwise(ids) if pair in merges]:
+        pair = max(found, key=merges.index)
+        ids = right_merge(ids, pair, 256 + merges.index(pair))
+    return ids
 
 
 def encode_longest(word, merges):
@@ -312,10 +274,6 @@ def encode_unguarded(word, merges):
         ids = right_merge(ids, pair, 256 + merges.index(pair))
 
 
-def encode_with(**options):
-    return lambda word, merges: right_encode(word, merges, **options)
-
-
 def encode_falsy(word, merges):
     ranks, ids = {pair: i for i, pair in enumerate(merges)}, list(word.encode())
     while found := [ranks[p] for p in pairwise(ids) if ranks.get(p)]:
@@ -326,11 +284,13 @@ def encode_falsy(word, merges):
 ENCODE_WRONG = {
     "left to right": encode_as_found,
     "longest token": encode_longest,
-    "last merge first": encode_by(lambda found, merges: max(found, key=merges.index)),
+    "last merge first": encode_last_merge_first,
     "one walk": encode_in_one_walk,
     "first merge left out": encode_falsy,
     "no pair left": encode_unguarded,
-    "another encoding": encode_with(spell=lambda word: word.encode("latin-1", "replace")),
+    "another encoding": lambda word, merges: right_encode(
+        word, merges, lambda text: text.encode("latin-1", "replace")
+    ),
 }
 
 
@@ -361,7 +321,7 @@ DOUBLES = {
         ),
         "either order; new token twice": lambda ids, pair, new: [
             token
-            for token in walk_where(lambda x, y, p: p in ((x, y), (y, x)))(ids, pair, new)
+            for token in merge_either_order(ids, pair, new)
             for _ in range(2 if token == new else 1)
         ],
     },

@@ -1,220 +1,14 @@
-"""Answers that readers might hand in to the checks of hashes and of attention over buckets.
-
-A wrong answer stands under the name of the mistake that its check must find, or of two.
-"""
+"""Answers on attention over buckets, and on what its tables cost, right and wrong."""
 
 import heapq
 import math
 
 import numpy as np
 import pytest
+from hash_answers import parted, right_simhash
 
 import attnbook as ab
 from attnbook.arrays.array import array_namespace
-from attnbook.hashing import SimHash, StableHash
-
-# SimHash.
-
-
-def signs(test=lambda p: p >= 0, place=lambda j, k: 1 << j):
-    """Return the reader who goes through vectors and directions in loops."""
-
-    def answer(x, directions):
-        signatures = np.zeros(len(x), dtype=np.int64)
-        for i, row in enumerate(x):
-            for j, direction in enumerate(directions):
-                signatures[i] += int(test(float(row @ direction))) * place(j, len(directions))
-        return signatures
-
-    return answer
-
-
-def packed(bits):
-    """Shift and add, from the highest bit down."""
-    signature = 0 * bits[:, 0]
-    for j in reversed(range(bits.shape[1])):
-        signature = 2 * signature + bits[:, j]
-    return signature
-
-
-def right_simhash(x, directions):
-    return packed((x @ directions.T >= 0) * 1)
-
-
-def torch_simhash(x, directions):
-    import torch
-
-    bits = torch.nn.functional.linear(x, directions) >= 0
-    return (bits.long() << torch.arange(len(directions))).sum(-1)
-
-
-RIGHT_SIMHASH = (
-    signs(),
-    lambda x, a: (x @ a.T >= 0).astype(np.int64) @ (1 << np.arange(len(a))),
-    lambda x, a: np.bitwise_or.reduce(
-        (~(np.einsum("nd,kd->nk", x, a) < 0)).astype(np.int64) << np.arange(len(a)), axis=1
-    ),
-)
-
-SIMHASH = {
-    "bits reversed": lambda x, a: np.array(
-        [int("".join("01"[int(p >= 0)] for p in row), 2) for row in x @ a.T]
-    ),
-    "vector of zeros": lambda x, a: right_simhash(unit(x), a),
-    "packed into bytes": lambda x, a: np.array(
-        [
-            int.from_bytes(row.tobytes(), "big")
-            for row in np.packbits(x @ a.T >= 0, axis=1, bitorder="little")
-        ]
-    ),
-    "mean for a threshold": lambda x, a: packed((x @ a.T >= np.median(x @ a.T)) * 1),
-    "packed in floats": lambda x, a: (
-        (x @ a.T >= 0).astype("float32") @ (2 ** np.arange(len(a))).astype("float32")
-    ).astype(int),
-    "bits reversed; exclusive or for the power": signs(place=lambda j, k: 2 ^ (k - 1 - j)),
-    "largest projection": lambda x, a: np.argmax(abs(x @ a.T), axis=-1),
-    "too few bits": lambda x, a: right_simhash(x, a) % 2**31,
-    "bits reversed; strict sign": lambda x, a: packed((x @ a.T > 0)[:, ::-1]),
-    "bits reversed; signs for bits": lambda x, a: packed(np.sign(x @ a.T).astype(int)[:, ::-1]),
-}
-
-
-# The p-stable hash.
-
-
-def codes(cut=np.floor, inside=lambda p, b, r: (p + b) / r, along=lambda x, a: x @ a.T):
-    return lambda x, a, b, r: cut(inside(along(x, a), b, r)).astype(np.int64)
-
-
-right_codes = codes()
-
-
-def codes_in_loops(x, directions, offsets, width):
-    out = np.empty((len(x), len(directions)), dtype=np.int64)
-    for i in range(len(x)):
-        for j in range(len(directions)):
-            out[i, j] = math.floor((float(x[i] @ directions[j]) + float(offsets[j])) / width)
-    return out
-
-
-def torch_codes(x, directions, offsets, width):
-    import torch
-
-    return torch.floor(torch.nn.functional.linear(x, directions, offsets) / width).long()
-
-
-RIGHT_CODES = (
-    codes_in_loops,
-    lambda x, a, b, r: ((x @ a.T + b[None, :]) // r).astype(np.int64),
-    lambda x, a, b, r: np.floor(np.divide(np.einsum("nd,kd->nk", x, a) + b, r)).astype("int64"),
-)
-
-
-def unit(x):
-    return x / np.sqrt((x * x).sum(-1, keepdims=True))
-
-
-STABLE_HASH = {
-    "truncated": lambda x, a, b, r: np.array(
-        [[int((p + c) / r) for p, c in zip(row, b, strict=True)] for row in x @ a.T]
-    ),
-    "rest of the division": lambda x, a, b, r: np.floor((x @ a.T + b) % r).astype(int),
-    "distances for projections": codes(
-        along=lambda x, a: np.linalg.norm(x[:, None] - a[None], axis=-1)
-    ),
-    "projections in another order": lambda *given: np.sort(right_codes(*given), axis=1),
-    "truncated; offset outside the division": codes(np.trunc, lambda p, b, r: p / r + b),
-    "vectors normalised": lambda x, a, b, r: right_codes(unit(x), a, b, r),
-    "transposed": lambda x, a, b, r: np.floor((a @ x.T + b[:, None]) / r).astype(int),
-    "int32": lambda *given: right_codes(*given).astype(np.int32),
-    "offset forgotten; width forgotten": lambda x, a, b, r: np.floor(x @ a.T).astype(int),
-    "truncated; offset forgotten": lambda x, a, b, r: (x @ a.T / r).astype(int),
-    "rounded; offset subtracted": codes(np.rint, lambda p, b, r: (p - b) / r),
-    "rounded up; width multiplied": codes(np.ceil, lambda p, b, r: (p + b) * r),
-    "offset outside the division; transposed": lambda *given: (
-        codes(inside=lambda p, b, r: p / r + b)(*given).T
-    ),
-}
-
-
-# The collision probability.
-
-
-def phi(z):
-    return 0.5 * math.erfc(-z / math.sqrt(2))
-
-
-ROOT = math.sqrt(2 * math.pi)
-
-
-def datar(
-    near=lambda c, r: 1 - 2 * phi(-r / c),
-    front=lambda c, r: 2 * c / (ROOT * r),
-    bracket=lambda c, r: 1 - math.exp(-r * r / (2 * c * c)),
-    at_zero=1.0,
-):
-    """Return the probability of single numbers."""
-    return lambda c, r: at_zero if c == 0 else near(c, r) - front(c, r) * bracket(c, r)
-
-
-right_probability = datar()
-
-
-def on_arrays(function):
-    return np.vectorize(function, otypes=[float])
-
-
-def probability_of_arrays(distance, width):
-    """Write into an array, which takes arrays alone."""
-    out = np.ones_like(distance)
-    apart = distance > 0
-    out[apart] = on_arrays(right_probability)(distance[apart], width)
-    return out
-
-
-def probability_by_integral(distance, width):
-    """Integrate 2φ(z)(1 − cz/r) from 0 to r/c by Gauss-Legendre in many pieces."""
-    if distance == 0:
-        return 1
-    nodes, weights = np.polynomial.legendre.leggauss(40)
-    end = min(width / distance, 40)
-    pieces = np.linspace(0, end, 41)
-    z = (pieces[:-1, None] + pieces[1:, None] + nodes * (end / 40)) / 2
-    f = 2 * np.exp(-z * z / 2) / ROOT * (1 - distance * z / width)
-    return float(np.sum(f * weights) * end / 80)
-
-
-def integral_to(end, distance, width):
-    z = (np.arange(1000) + 0.5) * end / 1000
-    density = 2 * np.exp(-z * z / 2) / ROOT
-    return float(np.sum(density * (1 - distance * z / width)) * end / 1000)
-
-
-def torch_probability(distance, width):
-    import torch
-
-    t = width / torch.where(distance == 0, width, distance)
-    loss = math.sqrt(2 / math.pi) / t * -torch.expm1(-t * t / 2)
-    return torch.where(distance == 0, 1.0, torch.erf(t / math.sqrt(2)) - loss)
-
-
-COLLISION_PROBABILITY = {
-    "arccos": lambda c, r: 1 - 2 / math.pi * math.acos(min(c / r, 1)),
-    "SimHash's probability": lambda c, r: 1 - np.arccos(1 - c * c / 2) / math.pi,
-    "integral to another end": lambda c, r: integral_to(r, c, r) if c else 1,
-    "Cauchy": lambda c, r: (
-        2 * math.atan(r / c) / math.pi - math.log(1 + (r / c) ** 2) / (math.pi * r / c)
-    ),
-    "several projections": lambda c, r: 1 - (1 - right_probability(c, r)) ** 2,
-    "distance 0": lambda c, r: probability_of_arrays(c, r) * c / c,
-    "one tail; exponent without the 2": datar(
-        near=lambda c, r: 1 - phi(-r / c), bracket=lambda c, r: 1 - math.exp(-((r / c) ** 2))
-    ),
-    "erf for Φ; last term upside down": datar(
-        near=lambda c, r: math.erf(r / c), front=lambda c, r: 2 * r / (ROOT * c)
-    ),
-}
-
 
 # Attention over buckets.
 
@@ -231,8 +25,7 @@ def sketch(
     join=lambda meets: meets.any(-1),
     meets=lambda of_queries, of_keys: of_queries[:, None] == of_keys[None],
     factor=lambda query, value: query.shape[1] ** -0.5,
-    weigh=None,
-    empty=None,
+    weigh=right_weights,
     values=lambda query, key, value: value,
 ):
     """Return the reader who makes a mask of what meets; `weigh(scores, mask)` gives the weights."""
@@ -240,10 +33,7 @@ def sketch(
     def answer(query, key, value, of_queries, of_keys):
         mask = join(meets(of_queries, of_keys))
         scores = query @ key.T * factor(query, value)
-        found = (weigh or right_weights)(scores, mask)
-        if empty is not None:
-            found = np.where(mask.any(1, keepdims=True), found, empty(scores))
-        return found @ values(query, key, value)
+        return weigh(scores, mask) @ values(query, key, value)
 
     return answer
 
@@ -346,22 +136,18 @@ SKETCH_ATTENTION = {
 # Multi-probe.
 
 
-def probes_by(price=lambda p: p**2, own_too=True, flip=lambda s, j: s ^ (1 << j)):
-    """Return the reader who merges bit by bit, and keeps the cheapest, in any library."""
-
-    def answer(x, directions, n_probes):
-        xp = array_namespace(x)
-        along = x @ directions.T
-        signatures = right_simhash(x, directions)[:, None]
-        cost = xp.zeros(signatures.shape, dtype=along.dtype)
-        for j in range(directions.shape[0]):
-            cost = xp.concat([cost, cost + price(along[:, j : j + 1])], axis=1)
-            signatures = xp.concat([signatures, flip(signatures, j)], axis=1)
-            kept = xp.argsort(cost, axis=1, stable=True)[:, : n_probes + 1 - own_too]
-            cost, signatures = (xp.take_along_axis(a, kept, axis=1) for a in (cost, signatures))
-        return signatures[:, 1 - own_too :]
-
-    return answer
+def right_probes(x, directions, n_probes):
+    """Merge bit by bit, and keep the cheapest, in any library."""
+    xp = array_namespace(x)
+    along = x @ directions.T
+    signatures = right_simhash(x, directions)[:, None]
+    cost = xp.zeros(signatures.shape, dtype=along.dtype)
+    for j in range(directions.shape[0]):
+        cost = xp.concat([cost, cost + along[:, j : j + 1] ** 2], axis=1)
+        signatures = xp.concat([signatures, signatures ^ (1 << j)], axis=1)
+        kept = xp.argsort(cost, axis=1, stable=True)[:, :n_probes]
+        cost, signatures = (xp.take_along_axis(a, kept, axis=1) for a in (cost, signatures))
+    return signatures
 
 
 def probes_by_heap(x, directions, n_probes):
@@ -410,14 +196,14 @@ def probes_in_all(total):
 PROBES = {
     "one after the other": flipped_by(lambda p: np.bitwise_xor.accumulate(1 << p, axis=1)),
     "own bucket twice": lambda x, a, n: np.concatenate(
-        [right_simhash(x, a)[:, None], probes_by()(x, a, n)], axis=1
+        [right_simhash(x, a)[:, None], right_probes(x, a, n)], axis=1
     )[:, :n],
     "sum before the square": probes_in_all(lambda p, sets: (p @ sets.T) ** 2),
     "nearest plane decides": probes_in_all(lambda p, sets: (p[:, None] ** 4 * sets).sum(-1)),
     "rank for the plane": flipped_by(lambda p: 1 << np.argsort(p, axis=1)),
     "bits reversed": lambda x, a, n: (
         right_simhash(x, a)[:, None]
-        ^ probes_by()(x, a[::-1], n)
+        ^ right_probes(x, a[::-1], n)
         ^ right_simhash(x, a[::-1])[:, None]
     ),
 }
@@ -429,24 +215,19 @@ PROBES = {
 def weighed(
     tables=np.ceil,
     power=lambda p, k: np.mean(p**k),
-    each_table=True,
-    d_counts=True,
-    has=lambda p, k: p**k,
     hashes=lambda d, k, count: d * k * count,
     add=lambda hashing, found, read: hashing + found + read,
-    looks=lambda count, k: count,
-    first=1,
 ):
     """Return the reader who goes through the numbers of projections in a loop."""
 
     def answer(n, d, p_near, p_other, delta, costs):
         counts, total = np.zeros(32), np.zeros(32)
         product, look_up, candidate = costs
-        for i, k in enumerate(range(first, first + 32)):
-            count = tables(math.log(delta) / np.log(1 - has(p_near, k)))
-            hashing = product * hashes(d if d_counts else 1, k, count)
-            read = candidate * n * power(p_other, k) * (count if each_table else 1)
-            counts[i], total[i] = count, add(hashing, look_up * looks(count, k), read)
+        for i in range(32):
+            count = tables(math.log(delta) / np.log(1 - p_near ** (i + 1)))
+            read = candidate * n * power(p_other, i + 1) * count
+            hashing = product * hashes(d, i + 1, count)
+            counts[i], total[i] = count, add(hashing, look_up * count, read)
         return counts, total
 
     return answer
@@ -491,38 +272,12 @@ RIGHT_TABLE_COSTS = (
 )
 
 ALL = {
-    "simhash": SIMHASH,
-    "stable_hash": STABLE_HASH,
-    "collision_probability": COLLISION_PROBABILITY,
     "sketch_attention": SKETCH_ATTENTION,
     "probes": PROBES,
     "table_costs": TABLE_COSTS,
 }
-WRONG, DOUBLES = (
-    {
-        name: {wrong: f for wrong, f in table.items() if ("; " in wrong) is several}
-        for name, table in ALL.items()
-    }
-    for several in (False, True)
-)
+WRONG, DOUBLES = parted(ALL)
 RIGHT = {
-    "simhash": (
-        lambda x, directions: SimHash(directions[None]).signatures(x)[:, 0],
-        right_simhash,
-        *RIGHT_SIMHASH,
-    ),
-    "stable_hash": (
-        lambda x, a, b, width: StableHash(a[None], b[None], width).codes(x)[:, 0],
-        right_codes,
-        *RIGHT_CODES,
-    ),
-    "collision_probability": (
-        StableHash.collision_probability,
-        on_arrays(right_probability),
-        right_probability,
-        probability_by_integral,
-        probability_of_arrays,
-    ),
     "sketch_attention": (
         lambda q, k, v, s, t: ab.attention(q, k, v, (s[:, None] == t[None]).any(-1)),
         right_sketch,
@@ -533,12 +288,9 @@ RIGHT = {
             )
         ),
     ),
-    "probes": (probes_by(), probes_by_heap),
+    "probes": (right_probes, probes_by_heap),
     "table_costs": RIGHT_TABLE_COSTS,
 }
 ONLY_TORCH = {
-    "simhash": torch_simhash,
-    "stable_hash": torch_codes,
-    "collision_probability": torch_probability,
     "sketch_attention": torch_sketch,
 }

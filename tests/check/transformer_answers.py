@@ -28,13 +28,6 @@ def spread(x, axis=-1, keepdims=True):
     return mean((x - mean(x, axis)) ** 2, axis, keepdims)
 
 
-def taken(rows, targets):
-    return array_namespace(rows).take_along_axis(rows, targets[..., None], axis=-1)[..., 0]
-
-
-# Layer normalisation.
-
-
 NORM = program("""
 x, g, b
 c = x - mean(x)
@@ -43,6 +36,8 @@ var = mean(c * c)
 std = root(var + 1e-5)
 out = c / std * g + b
 """)
+
+
 right_norm = NORM.but()
 
 
@@ -86,9 +81,6 @@ def torch_norm(x, gain, bias, eps=1e-5):
     import torch
 
     return torch.nn.functional.layer_norm(x, gain.shape, gain, bias, eps)
-
-
-# Positions.
 
 
 def table(angle, first=np.sin, second=np.cos, interleaved=False):
@@ -153,9 +145,6 @@ def torch_positions(n, d_model):
     return encoding
 
 
-# Embedding.
-
-
 def _by_rank(ids, E):
     order = {token: i for i, token in enumerate(sorted(set(ids.tolist())))}
     return E[[order[token] for token in ids.tolist()]] * E.shape[1] ** 0.5
@@ -204,99 +193,9 @@ def torch_embed(ids, E):
     return torch.nn.functional.embedding(ids, E) * math.sqrt(E.size(1))
 
 
-# Teacher forcing.
-
-
-TEACHER_FORCING = program("""
-t
-left = array_namespace(t).roll(t, -1, axis=-1)
-right = array_namespace(t).roll(t, 1, axis=-1)
-half = t.shape[-1] // 2
-out = (t[..., :-1], t[..., 1:])
-""").wrong("""
-no shift: t[..., 1:], t[..., 1:-1]
-label replaced: t[..., :-1], array_namespace(t).where(t[..., 1:] == 2, 0 * t[..., 1:], t[..., 1:])
-rolled: t, left
-halves of the target: t[..., :half], t[..., half:]
-alternate tokens: t[..., ::2], t[..., 1::2]
-shifted along the batch: t[:-1], t[1:]
-""")
-
-
-def forcing_in_loops(target):
-    numbers = np.asarray(target)
-    read = [numbers[..., i] for i in range(numbers.shape[-1] - 1)]
-    labels = [numbers[..., i + 1] for i in range(numbers.shape[-1] - 1)]
-    return [np.stack(read, axis=-1), np.stack(labels, axis=-1)]
-
-
-def forcing_of_batches(target):
-    return target[:, :-1], target[:, 1:]
-
-
-def torch_forcing(target):
-    n = target.size(-1) - 1
-    return target.narrow(-1, 0, n), target.narrow(-1, 1, n)
-
-
-# Cross-entropy.
-
-
-LOSS = program("""
-z, t
-rows = ab.log_softmax(z)
-losses = -taken(rows, t)
-loss = xp.mean(losses)
-out = loss
-""")
-right_loss = LOSS.but()
-
-
-def log(x):
-    return array_namespace(x).log(x)
-
-
 def clipped(p, e):
     xp = array_namespace(p)
     return xp.maximum(p, xp.full_like(p, e))
-
-
-CROSS_ENTROPY = LOSS.wrong("""
-logarithm of the mean: -log(xp.mean(exp(-losses)))
-yes or no for each word: losses = total(log(1 + exp(z)), keepdims=False) - taken(z, t)
-every pair: losses = -rows[..., t] if z.ndim == 2 else -rows
-target of another token: losses = -taken(rows, xp.roll(t, 1, axis=-1))
-exp overflows: rows = z - log(total(exp(z)))
-""") | LOSS.taking("mask=None", "loss if mask is None else …").wrong("""
-logits masked: right_loss(z * xp.astype(mask[..., None], z.dtype), t)
-mean of the means: xp.mean(total(losses * mask, keepdims=False)
-        / total(xp.astype(mask, z.dtype), keepdims=False))
-""")
-
-
-def loss_in_loops(logits, targets, mask=None):
-    losses = []
-    for place in np.ndindex(*targets.shape):
-        if mask is not None and not mask[place]:
-            continue
-        row = [float(z) for z in logits[place]]
-        top = max(row)
-        log_total = top + math.log(sum(math.exp(z - top) for z in row))
-        losses.append(log_total - row[int(targets[place])])
-    return sum(losses) / len(losses)
-
-
-def torch_loss(logits, targets, mask=None):
-    import torch
-
-    if mask is not None:
-        targets = targets.masked_fill(~mask, -100)
-    return torch.nn.functional.cross_entropy(
-        logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
-    )
-
-
-# The feed-forward network.
 
 
 def relu(x):
@@ -309,6 +208,8 @@ h = x @ A + a
 f = relu(h)
 out = f @ B + b
 """)
+
+
 FEED_FORWARD = FEED.wrong("""
 activation twice: relu(f @ B + b)
 another activation: f = sm(h)
@@ -338,3 +239,82 @@ def torch_ff(x, W_1, b_1, W_2, b_2):
 
     linear = torch.nn.functional.linear
     return linear(torch.relu(linear(x, W_1.T, b_1)), W_2.T, b_2)
+
+
+WRONG = {
+    "layer_norm": LAYER_NORM,
+    "positional_encoding": positions_wrong(False),
+    "positional_encoding, interleaved": positions_wrong(True),
+    "embed": EMBED,
+    "feed_forward": FEED_FORWARD,
+}
+
+DOUBLES = {
+    "layer_norm": NORM.wrong("""
+epsilon of another library; bias forgotten: c / root(var + 1e-3) * g
+over the sequence; gain forgotten: normed(axis=-2)(x, 1, b)
+"""),
+    "positional_encoding": {
+        "sin and cos swapped; positions from 1": table(
+            lambda p, i, d: right_angle(p + 1, i, d), np.cos, np.sin
+        )
+    },
+    "embed": {
+        "no √d_model; id one too small": lambda ids, E: E[ids - 1],
+        "no √d_model; columns for rows": lambda ids, E: E[:, ids],
+        "no √d_model; summed over the tokens": lambda ids, E: E[ids].mean(-2),
+    },
+    "feed_forward": FEED.wrong("""
+another activation; b_2 forgotten: ab.gelu(h) @ B
+no activation; residual inside: x + h @ B + b
+another activation; b_1 after the activation: (xp.tanh(x @ A) + a) @ B + b
+"""),
+}
+
+RIGHT = {
+    "layer_norm": (
+        ab.layer_norm,
+        right_norm,
+        loop_norm,
+        norm_by_numpy,
+        lambda x, gain, bias, epsilon: ab.layer_norm(x, gain, bias, epsilon=epsilon),
+        lambda x, gain, bias, eps=1e-3: ab.layer_norm(x, gain, bias, epsilon=eps),
+        lambda x: ab.layer_norm(x),
+    ),
+    "positional_encoding": (
+        ab.positions.sinusoidal,
+        table(right_angle),
+        lambda n, d: np.hstack(
+            [f(np.outer(range(n), 1e4 ** -np.arange(0, 1, 2 / d))) for f in (np.sin, np.cos)]
+        ),
+    ),
+    "positional_encoding, interleaved": (
+        lambda n, d_model: ab.positions.sinusoidal(n, d_model, interleaved=True),
+        table(right_angle, interleaved=True),
+        lambda n, d: np.sin(
+            np.outer(np.arange(n), 1e4 ** (-2 * (np.arange(d) // 2) / d))
+            + np.arange(d) % 2 * np.pi / 2
+        ),
+    ),
+    "embed": (
+        ab.embed,
+        lambda ids, E: E[ids] * E.shape[-1] ** 0.5,
+        embed_in_loops,
+        embed_batches,
+        lambda ids, E: one_hot(ids, E) @ E * E.shape[-1] ** 0.5,
+    ),
+    "feed_forward": (
+        ab.feed_forward,
+        FEED.but(),
+        ff_in_loops,
+        lambda x, weights: ab.feed_forward(x, weights),
+        lambda x, A, a, B, b: np.einsum("...f,fd->...d", np.maximum(0, x @ A + a), B) + b,
+    ),
+}
+
+ONLY_TORCH = {
+    "layer_norm": torch_norm,
+    "positional_encoding, interleaved": torch_positions,
+    "embed": torch_embed,
+    "feed_forward": torch_ff,
+}
