@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from answer_programs import Program
 from array_api_compat import array_namespace
-from attention_answers import exp, sm, total  # noqa: F401 (for the programs)
+from attention_answers import exp, sm, top, total  # noqa: F401 (for the programs)
 
 import attnbook as ab
 
@@ -150,10 +150,6 @@ def earlier(query, keys):
     xp, n, m = array_namespace(query), keys.shape[1], query.shape[1]
     i, j = xp.arange(m)[:, None] + n - m, xp.arange(n)[None, :]
     return (j < n - m) | (j == i)
-
-
-def top(scores):
-    return array_namespace(scores).max(scores, axis=-1, keepdims=True)
 
 
 STEP = program("""

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+from attention_answers import unit
 
 from attnbook.hashing import SimHash, StableHash
 
@@ -113,10 +114,6 @@ RIGHT_CODES = (
     lambda x, a, b, r: ((x @ a.T + b[None, :]) // r).astype(np.int64),
     lambda x, a, b, r: np.floor(np.divide(np.einsum("nd,kd->nk", x, a) + b, r)).astype("int64"),
 )
-
-
-def unit(x):
-    return x / np.sqrt((x * x).sum(-1, keepdims=True))
 
 
 STABLE_HASH = {

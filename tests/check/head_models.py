@@ -171,11 +171,9 @@ BACKWARDS = slice(None, None, -1)
 # ajhalthor/Transformer-Neural-Network 4
 MIXED = models(
     """
-heads in another order | of_scores(softmax, order=[1, 2, 0])
 features in another order | lambda *arrays: np.moveaxis(
         attend(*(split(x, H) for x in arrays)), -3, -1).reshape(arrays[0].shape)
 result scaled | lambda *arrays: 2 * heads(H)(*arrays)
-no softmax | of_scores(np.exp)
 bare reshape in the split; no scale | heads(H, bare_split=True, scale=1.0)
 missing transpose in the merge; scale by d_model | heads(H, bare_merge=True, scale=WIDTH**-0.5)
 no scale; heads in another order | of_scores(softmax, 1.0, BACKWARDS)
@@ -186,11 +184,8 @@ softmax over all scores | of_scores(
         lambda s: softmax(s.reshape(*s.shape[:-2], -1)).reshape(s.shape))
 one input split otherwise | lambda q, k, v: heads(H)(
         q, k, v.reshape(*v.shape[:-1], -1, H).swapaxes(-1, -2).reshape(v.shape))
-keys or values of another head | lambda q, k, v: heads(H)(
-        q, *(np.roll(x, WIDTH // H, axis=-1) for x in (k, v)))
 heads averaged | averaged
 output projection | lambda *arrays: heads(H)(*arrays) @ W[3] + 5
-number and width swapped | heads(4)
 unknown | heads(2)
     heads(H, scale=0.1)
     lambda q, k, v: heads(H)(q, k, v) / abs(q).max(-1, keepdims=True)

@@ -6,19 +6,11 @@ from itertools import pairwise
 
 import numpy as np
 import public_answers
+from public_answers import merge as right_merge
 
 from attnbook.data import BytePairs
 
 # Merging one pair.
-
-
-def right_merge(ids, pair, new):
-    out, i = [], 0
-    while i < len(ids):
-        found = i + 1 < len(ids) and (ids[i], ids[i + 1]) == pair
-        out.append(new if found else ids[i])
-        i += 2 if found else 1
-    return out
 
 
 def merge_by_stack(ids, pair, new):

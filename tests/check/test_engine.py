@@ -25,11 +25,11 @@ import pytest
 from all_answers import need_torch
 from attention_answers import right_attention, sm
 from cases import every_day
-from error_table import assert_raises, error_rows
+from error_table import error_test
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
-from report_table import assert_report, report_rows
+from report_table import CHECKS, assert_report, report_rows
 
 import attnbook
 from attnbook import check
@@ -53,9 +53,7 @@ encoder_layer(print, norm="mid")
 """
 
 
-@pytest.mark.parametrize(("call", "kind", "message"), error_rows(REFUSED))
-def test_what_is_refused(call, kind, message):
-    assert_raises(call, kind, message, vars(check))
+test_what_is_refused = error_test(REFUSED, CHECKS)
 
 
 # What the functions of the table of reports do.

@@ -10,7 +10,7 @@ import pair_answers as pairs
 import pytest
 import sketch_answers as sketches
 import transformer_answers as transformer
-from all_answers import RIGHT, WRONG, need_torch  # noqa: F401 (as others: for the tables)
+from all_answers import RIGHT, need_torch
 from attention_answers import right_attention, sm
 from cases import every_day
 from decoding_answers import RULE  # noqa: F401
@@ -248,7 +248,7 @@ encoder_layer(scales_weights)
     changes weights: weights
 decoder_only_block(Block)
     right: agrees
-teacher_forcing(lambda target: np.stack([target[:-1], target[1:]]))
+teacher_forcing(lambda target: np.stack([target[..., :-1], target[..., 1:]]))
     right: agrees
 layer_norm(normed_in_place)
     changes x: x
