@@ -1,8 +1,8 @@
 """All checks that are made of steps, and all answers to them, right and wrong, by their names."""
 
 import importlib
+import inspect
 import pkgutil
-import re
 from typing import Any
 
 import attention_answers
@@ -10,14 +10,20 @@ import block_answers
 import decoding_answers
 import distributed_answers
 import gradient_answers
+import greedy_answers
+import hash_answers
 import kernel_answers
 import language_answers
 import layer_answers
+import loss_answers
+import masking_answers
+import multi_head_answers
 import pair_answers
 import pytest
-import right_answers
 import sketch_answers
 import training_answers
+import transformer_answers
+from array_api_compat import array_namespace
 
 from attnbook import check
 from attnbook.check.engine.steps import Check
@@ -43,21 +49,23 @@ def checks() -> dict[str, Check]:
 
 
 ANSWERS = (
-    *(right_answers, language_answers, block_answers, gradient_answers, decoding_answers),
-    *(pair_answers, sketch_answers, distributed_answers, kernel_answers, training_answers),
+    *(attention_answers, multi_head_answers, masking_answers, transformer_answers, layer_answers),
+    *(block_answers, language_answers, loss_answers, gradient_answers, training_answers),
+    *(greedy_answers, decoding_answers, pair_answers, hash_answers, sketch_answers),
+    *(distributed_answers, kernel_answers),
 )
 
 
-def gathered(kind: str, *first: dict[str, Any]) -> dict[str, Any]:
+def gathered(kind: str) -> dict[str, Any]:
     """Return the tables of one kind of all modules in one, by the name of the check."""
-    tables = (*first, *(getattr(module, kind, {}) for module in ANSWERS))
+    tables = (getattr(module, kind, {}) for module in ANSWERS)
     return {name: answers for table in tables for name, answers in table.items()}
 
 
 CHECKS = checks()
 MESSAGES = {name: {m.name: m.message for m in c.mistakes} for name, c in CHECKS.items()}
-WRONG = gathered("WRONG", attention_answers.WRONG, layer_answers.WRONG)
-DOUBLES = gathered("DOUBLES", attention_answers.DOUBLES, layer_answers.DOUBLES)
+WRONG = gathered("WRONG")
+DOUBLES = gathered("DOUBLES")
 RIGHT = gathered("RIGHT")
 IN_TORCH = {
     "adamw_step": lambda W, g, m, s, t, lr, decay: (
@@ -85,6 +93,21 @@ def run(name, function, **options):
     return getattr(check, name.split(",")[0])(function, **OPTIONS.get(name, {}), **options)
 
 
-def mistake_of(name: str, wrong: str) -> str:
-    """Drop the number that tells several answers with one mistake apart."""
-    return wrong if wrong in MESSAGES[name] else re.sub(r" \d+$", "", wrong)
+def in_float32(answer):
+    """Return the answer of a reader who turns everything into float32."""
+
+    def narrow(*arrays, **options):
+        options = {name: _narrowed(x) for name, x in options.items()}
+        return answer(*map(_narrowed, arrays), **options)
+
+    narrow.__signature__ = inspect.signature(answer)
+    return narrow
+
+
+def _narrowed(x):
+    if isinstance(x, float | int):
+        return x
+    if isinstance(x, tuple):
+        return tuple(map(_narrowed, x))
+    xp = array_namespace(x)
+    return x if x.dtype == xp.bool else xp.astype(x, xp.float32)

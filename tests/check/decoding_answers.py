@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from answer_programs import Program
 from array_api_compat import array_namespace
-from attention_answers import exp, sm, total  # noqa: F401 (for the programs)
+from attention_answers import exp, sm, top, total  # noqa: F401 (for the programs)
 
 import attnbook as ab
 
@@ -48,41 +48,12 @@ out = share(q)
 """)
 TOP_P_WRONG = TOP_P.wrong("""
 crossing token reduced: q = cut_at(t, r, before, kept)[places(order)]
-crossing token alone: kept = (before < t - 1e-7) & (before + r >= t - 1e-7)
-sum compared the wrong way: kept = sums(r) >= t - 1e-7
-    kept = sums(r) > t + 1e-7
-divided by another number: q / xp.max(q)
-    q / t
-places lost: share(q[q > 0])
-cut part shared out: xp.where(q > 0, q + (1 - xp.sum(q)) / xp.sum(xp.astype(q > 0, q.dtype)), q)
-powers: share(q**2)
-raised: share(xp.where(p < t, t + 0 * p, p))
-crossing token dropped: kept = sums(r) <= t
-    kept = sums(r) < t
-    kept = (sums(r) <= t) | (r == r[0])
+crossing token dropped: kept = (sums(r) <= t) | (r == r[0])
 one token too many: kept = xp.concat([xp.asarray([True]), (before < t - 1e-7)[:-1]])
-sum above the threshold: kept = before <= t + 1e-7
-    kept = ~(before > t + 1e-7)
-equal ones kept: kept = r >= xp.min(r[before < t - 1e-7])
-    q = xp.where(p >= r[xp.count_nonzero(before < t - 1e-7) - 1], p, xp.zeros_like(p))
-threshold on each token: kept = r >= t
-    kept = (r >= t) | (r == r[0])
-one minus the threshold: kept = before < 1 - t - 1e-7
+sum above the threshold: kept = ~(before > t + 1e-7)
+equal ones kept: q = xp.where(p >= r[xp.count_nonzero(before < t - 1e-7) - 1], p, xp.zeros_like(p))
 min-p: kept = r >= t * r[0] - 1e-7
-    kept = r >= (1 - t) * r[0] - 1e-7
-top-k: kept = xp.arange(r.shape[0]) < max(int(t * r.shape[0]), 1)
-    kept = xp.arange(r.shape[0]) < math.ceil(t * r.shape[0])
-not renormalised: q
-softmax of what is left: sm(q)
-tail kept: kept = before >= t - 1e-7
-equal shares: share(xp.astype(q > 0, q.dtype))
-not sorted: order = xp.arange(p.shape[0])
-mask of the sorted: q = xp.where(kept, p, xp.zeros_like(p))
-likely ones cut: order = xp.argsort(p, stable=True)
-order not undone: q = xp.where(kept, r, xp.zeros_like(r))
-order applied twice: q = xp.where(kept, r, xp.zeros_like(r))[order]
-only the likeliest: kept = xp.arange(r.shape[0]) == 0
-nothing cut: p
+top-k: kept = xp.arange(r.shape[0]) < math.ceil(t * r.shape[0])
 """)
 
 MIN_P = program("""
@@ -92,30 +63,12 @@ q = xp.where(kept, p, xp.zeros_like(p))
 out = share(q)
 """)
 MIN_P_WRONG = MIN_P.wrong("""
-no share of the largest: kept = p >= xp.max(p) / t
-    kept = p >= xp.max(p) + t
 threshold subtracted: q = xp.where(kept, p - t * xp.max(p), xp.zeros_like(p))
-divided by another number: q / xp.max(p)
-order not undone: xp.sort(share(q))
-    xp.flip(xp.sort(share(q)))
-places lost: share(p[kept])
-cut part shared out: q + (1 - xp.sum(q)) * (p == xp.max(p))
-powers: share(q**2)
-raised: share(xp.where(kept, p, t * xp.max(p) + 0 * p))
-threshold not relative: kept = p >= t
+order not undone: xp.flip(xp.sort(share(q)))
 relative to the mean: kept = p >= t * xp.mean(p)
-difference to the largest: kept = p >= xp.max(p) - t
 equal one dropped: kept = p > t * xp.max(p)
 top-p: TOP_P.but()(p, t)
-    TOP_P.but()(p, 1 - t)
-one minus the threshold: kept = p >= (1 - t) * xp.max(p) - 1e-7
-not renormalised: q
-softmax of what is left: sm(q)
-tail kept: kept = p < t * xp.max(p) - 1e-7
-    kept = p <= t * xp.max(p)
-equal shares: share(xp.astype(kept, p.dtype))
-only the likeliest: kept = p == xp.max(p)
-nothing cut: p
+tail kept: kept = p <= t * xp.max(p)
 """)
 
 
@@ -133,11 +86,6 @@ out = xp.where(seen, less, z)
 """)
 
 
-def repeated(ids, like):
-    numbers = [int(i) for i in ids]
-    return occurred([i for i in numbers if numbers.count(i) > 1], like)
-
-
 def again_and_again(z, ids, c):
     for token in ids:
         z = PENALTY.but()(z, ids[ids == token][:1], c)
@@ -151,40 +99,13 @@ def subtracted_for_each(z, ids, c):
 
 
 PENALTY_WRONG = PENALTY.wrong("""
-set to 0: less = xp.where(z > 0, z / c, 0 * z)
-    less = 0 * z
-sign turned: less = -z
-compared with another number: less = xp.where(z > 1, z / c, z * c)
-another factor: less = xp.where(z > 0, z / (1 + c), z * (1 + c))
-repeated ones alone: seen = repeated(ids, z)
 token off by one: seen = occurred(ids + 1, z)
-others lost: xp.where(seen, less, 0 * z)
-negative logits divided: less = z / c
-all multiplied: less = z * c
-rewarded: less = xp.where(z > 0, z * c, z / c)
-absolute value: less = xp.abs(z) / c
-    less = xp.where(z > 0, z / c, -z * c)
-one sign alone: less = xp.where(z > 0, z / c, z)
-    less = xp.where(z > 0, z, z * c)
 every occurrence counts: again_and_again(z, ids, c)
 frequency penalty: out = subtracted_for_each(z, ids, c)
-presence penalty: less = z - c
-    less = z - (c - 1)
-    less = z - math.log(c)
-subtracted: less = xp.where(z > 0, z / c, z - c)
-    less = xp.where(z > 0, z - c, z * c)
-others penalised: seen = ~occurred(ids, z)
-all tokens: less
-last token alone: seen = occurred(ids[-1:], z)
-first token alone: seen = occurred(ids[:1], z)
-one token left out: seen = occurred(ids[1:], z)
-    seen = occurred(ids[:-1], z)
-places for tokens: seen = xp.arange(z.shape[0]) < ids.shape[0]
+presence penalty: less = z - math.log(c)
 banned: less = z - math.inf
 of log probabilities: PENALTY.but()(ab.log_softmax(z), ids, c)
-of probabilities: xp.where(seen, sm(z) / c, sm(z))
-    sm(xp.where(seen, less, z))
-nothing changed: z
+of probabilities: sm(xp.where(seen, less, z))
 """)
 
 RULE = program("""
@@ -195,41 +116,12 @@ instead = share(rest)
 out = (kept, instead)
 """)
 RULE_WRONG = RULE.wrong("""
-ratio cut on the wrong side: kept = xp.where(p > q, p / q, xp.ones_like(p))
-kept by the draft alone: kept = q
-    kept = p * q
-difference for the ratio: kept = p - q
-    kept = 1 - xp.abs(p - q)
-power of the ratio: kept = xp.where(p < q, (p / q) ** 0.5, xp.ones_like(p))
-kept the other way: kept = xp.astype(p < q, p.dtype)
-drawn from both: instead = share(xp.where(p < q, p, q))
-    instead = (p + q) / 2
+kept by the draft alone: kept = p * q
+difference for the ratio: kept = 1 - xp.abs(p - q)
 drawn evenly: instead = xp.ones_like(p) / p.shape[0]
-drawn from the dropped: instead = share(1 - kept)
 ratio for the difference: instead = share(p / q)
-    instead = p / q
-divided by another number: instead = rest / xp.max(rest)
-ratio not cut off: kept = p / q
-ratio inverted: kept = xp.where(p > q, q / p, xp.ones_like(p))
-kept by the model alone: kept = p
-kept if likelier: kept = xp.astype(p >= q, p.dtype)
-the smaller one returned: kept = xp.where(p < q, p, q)
-kept too seldom: kept = p / (p + q)
-    kept = p / q / xp.max(p / q)
-    kept = xp.ones_like(p) * xp.sum(xp.where(p < q, p, q))
-always kept: kept = xp.ones_like(p)
-dropped for kept: kept = 1 - xp.where(p < q, p / q, xp.ones_like(p))
-drawn from the model: instead = p
-drawn from the draft: instead = q
-difference the other way: instead = share(xp.where(q > p, q - p, xp.zeros_like(p)))
-size of the difference: instead = share(xp.abs(p - q))
-not in proportion: instead = share(xp.where(p > q, p, xp.zeros_like(p)))
-    instead = share(xp.astype(p > q, p.dtype))
-    instead = xp.astype(p - q == xp.max(p - q), p.dtype)
-negative numbers: instead = p - q
-not renormalised: instead = rest
-softmax: instead = sm(rest)
-exchanged: (instead, kept)
+kept too seldom: kept = xp.ones_like(p) * xp.sum(xp.where(p < q, p, q))
+not in proportion: instead = xp.astype(p - q == xp.max(p - q), p.dtype)
 """)
 
 
@@ -260,10 +152,6 @@ def earlier(query, keys):
     return (j < n - m) | (j == i)
 
 
-def top(scores):
-    return array_namespace(scores).max(scores, axis=-1, keepdims=True)
-
-
 STEP = program("""
 q, k, v, past_k, past_v
 keys = longer(past_k, k)
@@ -274,49 +162,12 @@ out = (A @ values, keys, values)
 """)
 STEP_WRONG = STEP.wrong("""
 values of one part: A[..., past_k.shape[1] :] @ v, keys, values
-    A[..., : past_k.shape[1]] @ past_v, keys, values
-mask inverted: mask = ~corner(q, keys)
-    A = sm(xp.where(mask, -1e9 + 0 * unmasked(q, keys), unmasked(q, keys)))
-earlier new tokens not seen: mask = corner(q, keys) & earlier(q, keys)
-sign of the scores: A = sm(scored(-q, keys, mask))
-values of other tokens: A @ xp.flip(values, axis=1), keys, values
-no exponential: A = 1 / (1 + exp(-scored(q, keys, mask)))
-mask after the softmax: A = sm(unmasked(q, keys)) * mask
-mask added to the scores: A = sm(unmasked(q, keys) + mask)
-softmax over more than the keys: A = sm(scored(q, keys, mask), 0)
-    A = exp(scored(q, keys, mask)) / xp.sum(exp(scored(q, keys, mask)))
-no softmax: A = xp.where(mask, unmasked(q, keys), 0 * unmasked(q, keys))
-not normalised: A = exp(scored(q, keys, mask))
-equal weights: A = sm(scored(0 * q, keys, mask))
-largest score alone: A = xp.astype(scored(q, keys, mask) == top(scored(q, keys, mask)), q.dtype)
-scale by a number of tokens: A = sm(scored(q, keys, mask) * (q.shape[-1] / keys.shape[1]) ** 0.5)
-residual inside: A @ values + v, keys, values
-output last: keys, values, A @ values
-new token not seen: ab.attention(q, past_k, past_v), past_k, past_v
-    keys = past_k; values = past_v
-    ab.attention(q, past_k, past_v), keys, values
-    mask = corner(q, keys, -1)
-cache not seen: keys = k; values = v
-    ab.attention(q, k, v, is_causal=True), keys, values
-new keys not appended: keys = longer(past_k, 0 * k)
-    values = longer(past_v, 0 * v)
-cache not returned: A @ values, past_k, past_v
-    A @ values, keys, past_v
-only the new returned: A @ values, k, v
+mask inverted: A = sm(xp.where(mask, -1e9 + 0 * unmasked(q, keys), unmasked(q, keys)))
+softmax over more than the keys: A = exp(scored(q, keys, mask)) / xp.sum(exp(scored(q, keys, mask)))
+cache not seen: ab.attention(q, k, v, is_causal=True), keys, values
 put in front: keys = longer(k, past_k); values = longer(v, past_v)
-no mask: mask = corner(q, keys) | True
 aligned to the first key: mask = xp.arange(keys.shape[1])[None, :] <= xp.arange(q.shape[1])[:, None]
-mask multiplies the scores: A = sm(scored(q, keys, corner(q, keys) | True) * mask)
-next place visible: mask = corner(q, keys, 1)
-no scale: A = sm(scored(q, keys, mask) * q.shape[-1] ** 0.5)
-scale by d_k: A = sm(scored(q, keys, mask) / q.shape[-1] ** 0.5)
-scale multiplied: A = sm(scored(q, keys, mask) * q.shape[-1])
-another power of d_k: A = sm(scored(q, keys, mask) * q.shape[-1] ** 0.25)
-scale by √d_v: A = sm(scored(q, keys, mask) * (q.shape[-1] / v.shape[-1]) ** 0.5)
-softmax over the queries: A = sm(scored(q, keys, mask), -2)
-keys and values exchanged: A @ values, values, keys
 """)
-del STEP_WRONG["new token not seen"]  # it raises where there is no cache
 
 
 BEAM = program("""
@@ -350,51 +201,20 @@ def taken_in_turn(scores, k):
     return np.array(taken) // scores.shape[1], np.array(taken) % scores.shape[1]
 
 
-def begun_again(scores, k):
-    """Begin with the best again where nothing else may come."""
-    scores = np.asarray(scores)
-    best = np.resize(np.argsort(-scores, axis=None)[: np.sum(scores > -math.inf)], k)
-    return best // scores.shape[1], best % scores.shape[1]
-
-
 def best_of_row(log_p, i, k):
     tokens = np.argsort(-np.asarray(log_p[i]), kind="stable")[:k]
     return np.full(len(tokens), i), tokens
 
 
 BEAM_WRONG = BEAM.wrong("""
-best left out: best = xp.argsort(-xp.reshape(scores, (-1,)), stable=True)[1 : k + 1]
-best alone: best = xp.argsort(-xp.reshape(scores, (-1,)), stable=True)[:1] + 0 * xp.arange(k)
 read by columns: best = xp.argsort(-xp.reshape(scores.mT, (-1,)), stable=True)[:k]
-token off by one: best // n, best % n + 1
-divided by the number of beams: best // k, best % n
-parents lost: 0 * best, best % n
-one too many: best = xp.argsort(-xp.reshape(scores, (-1,)), stable=True)[: k + 1]
-log p forgotten: scores = t[:, None] + 0 * xp.exp(log_p)
-totals doubled: scores = 2 * t[:, None] + log_p
-larger for the sum: scores = xp.where(t[:, None] > log_p, t[:, None] + 0 * xp.exp(log_p), log_p)
-totals forgotten: scores = log_p
-worst first: best = xp.argsort(xp.reshape(scores, (-1,)), stable=True)[:k]
-not sorted: best = xp.flip(xp.argsort(-xp.reshape(scores, (-1,)), stable=True)[:k])
-    best = xp.sort(xp.argsort(-xp.reshape(scores, (-1,)), stable=True)[:k])
-parents and tokens exchanged: best % n, best // n
-divided by the number of hypotheses: n = log_p.shape[0]
-multiplied: scores = t[:, None] * log_p
-subtracted: scores = log_p - t[:, None]
-    scores = t[:, None] - log_p
-places for tokens: best // n, best
+not sorted: best = xp.sort(xp.argsort(-xp.reshape(scores, (-1,)), stable=True)[:k])
 probabilities added: scores = exp(t)[:, None] + exp(log_p)
-    scores = t[:, None] + exp(log_p)
-probabilities multiplied: scores = exp(t)[:, None] * exp(log_p)
-best hypothesis alone: scores = xp.where(t == xp.max(t), t, xp.full_like(t, -1e9))[:, None] + log_p
-total of another hypothesis: scores = xp.flip(t)[:, None] + log_p
 """) | {
-    "one continuation twice": lambda *given: [np.append(x[:1], x[:-1]) for x in BEAM.but()(*given)],
-    "one continuation twice 2": lambda t, log_p, k: taken_in_turn(t[:, None] + log_p, k),
-    "one continuation twice 3": lambda t, log_p, k: begun_again(t[:, None] + log_p, k),
+    "one continuation twice": lambda t, log_p, k: taken_in_turn(t[:, None] + log_p, k),
     "one of each": lambda t, log_p, k: one_each(t[:, None] + log_p, k),
     "each token once": lambda t, log_p, k: once_each_token(t[:, None] + log_p, k),
-    "best hypothesis alone 2": lambda t, log_p, k: best_of_row(log_p, int(t.argmax()), k),
+    "best hypothesis alone": lambda t, log_p, k: best_of_row(log_p, int(t.argmax()), k),
 }
 
 WRONG = {

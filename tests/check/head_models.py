@@ -83,17 +83,9 @@ order lost | lambda x: np.sort(x, axis=1)
 H = 3
 
 
-def interleaved(merge_interleaved):
-    def run(query, key, value):
-        q, k, v = (
-            np.moveaxis(x.reshape(*x.shape[:-1], -1, H), -1, -3) for x in (query, key, value)
-        )
-        output = attend(q, k, v)
-        if merge_interleaved:
-            return np.moveaxis(output, -3, -1).reshape(query.shape)
-        return merge(output)
-
-    return run
+def interleaved(*arrays):
+    q, k, v = (np.moveaxis(x.reshape(*x.shape[:-1], -1, H), -1, -3) for x in arrays)
+    return merge(attend(q, k, v))
 
 
 def without_swap(query, key, value):
@@ -107,12 +99,8 @@ def fuxi(query, key, value):
     return attend(q, k, v).reshape(query.shape)
 
 
-def averaged(how, keep):
-    def run(query, key, value):
-        output = how(attend(*(split(x, H) for x in (query, key, value))), axis=-3, keepdims=keep)
-        return merge(np.repeat(output, H, axis=-3)) if keep else output
-
-    return run
+def averaged(*arrays):
+    return attend(*(split(x, H) for x in arrays)).mean(axis=-3)
 
 
 def fast_heads(query, key, value):
@@ -183,65 +171,21 @@ BACKWARDS = slice(None, None, -1)
 # ajhalthor/Transformer-Neural-Network 4
 MIXED = models(
     """
-heads in another order | of_scores(softmax, order=[1, 2, 0])
-    of_scores(softmax, order=BACKWARDS)
-one head for all | of_scores(softmax, order=[0, 0, 0])
 features in another order | lambda *arrays: np.moveaxis(
         attend(*(split(x, H) for x in arrays)), -3, -1).reshape(arrays[0].shape)
 result scaled | lambda *arrays: 2 * heads(H)(*arrays)
-scale without the root | of_scores(softmax, 4.0)
-scale multiplied | of_scores(softmax, 0.5)
-no softmax | of_scores(np.exp)
-key used as value | lambda q, k, v: heads(H)(q, k, k)
-query used as key | lambda q, k, v: heads(H)(q, q, v)
-query and key swapped | lambda q, k, v: heads(H)(k, q, v)
 bare reshape in the split; no scale | heads(H, bare_split=True, scale=1.0)
 missing transpose in the merge; scale by d_model | heads(H, bare_merge=True, scale=WIDTH**-0.5)
 no scale; heads in another order | of_scores(softmax, 1.0, BACKWARDS)
-no scale | heads(H, np.tri(N, dtype=bool), scale=1.0)
-    heads(H, scale=1.0)
-bare reshape | heads(H, bare_split=True, bare_merge=True)
-    fuxi
-bare reshape in the split | heads(H, bare_split=True)
-missing transpose in the merge | heads(H, bare_merge=True)
+bare reshape | fuxi
 attention over the heads | without_swap
-interleaved features | interleaved(True)
-    interleaved(False)
-scale by d_model | heads(H, scale=WIDTH**-0.5)
-scale by another size | heads(H, scale=H**-0.5)
+interleaved features | interleaved
 softmax over all scores | of_scores(
         lambda s: softmax(s.reshape(*s.shape[:-2], -1)).reshape(s.shape))
-weights transposed | of_scores(lambda s: softmax(s).swapaxes(-1, -2))
-best key alone | of_scores(lambda s: 1.0 * (s == s.max(-1, keepdims=True)))
-mean of the values | of_scores(lambda s: softmax(0 * s))
-one input split otherwise | lambda *arrays: merge(
-        attend(*(split(x, H, bare) for x, bare in zip(arrays, (False, True, False)))))
-    lambda q, k, v: heads(H)(
+one input split otherwise | lambda q, k, v: heads(H)(
         q, k, v.reshape(*v.shape[:-1], -1, H).swapaxes(-1, -2).reshape(v.shape))
-one input in reverse | lambda q, k, v: merge(
-        attend(split(q, H), split(k, H)[..., ::-1, :, :], split(v, H)))
-scores of all heads added | of_scores(lambda s: softmax(0 * s + s.sum(axis=-3, keepdims=True)))
-weights of one head for all | of_scores(lambda s: 0 * s + softmax(s)[..., :1, :, :])
-    of_scores(lambda s: 0 * s + softmax(s).sum(axis=-3, keepdims=True))
-key and value swapped | lambda q, k, v: heads(H)(q, v, k)
-value used as key | lambda q, k, v: heads(H)(q, v, v)
-query used as value | lambda q, k, v: heads(H)(q, k, q)
-softmax over the heads | heads(H, axis=-3)
-softmax over the queries | heads(H, axis=-2)
-one head | attend
-weights averaged | of_scores(lambda s: 0 * s + softmax(s).mean(axis=-3, keepdims=True))
-one head left out | lambda *arrays: heads(H)(*arrays) * (np.arange(WIDTH) < WIDTH - WIDTH // H)
-first keys or values for all | lambda q, k, v: heads(H)(q, k, np.tile(v[..., : WIDTH // H], H))
-    lambda q, k, v: heads(H)(np.tile(q[..., : WIDTH // H], H), k, v)
-keys or values of another head | lambda q, k, v: heads(H)(q, np.roll(k, -(WIDTH // H), axis=-1), v)
-    lambda q, k, v: heads(H)(q, *(np.roll(x, WIDTH // H, axis=-1) for x in (k, v)))
-keys compared with themselves | lambda q, k, v: heads(H)(k, k, v)
-heads averaged | averaged(np.mean, True)
-    averaged(np.mean, False)
-    averaged(np.sum, True)
-output projection | lambda *arrays: heads(H)(*arrays) @ W[3]
-    lambda *arrays: heads(H)(*arrays) @ W[3] + 5
-number and width swapped | heads(4)
+heads averaged | averaged
+output projection | lambda *arrays: heads(H)(*arrays) @ W[3] + 5
 unknown | heads(2)
     heads(H, scale=0.1)
     lambda q, k, v: heads(H)(q, k, v) / abs(q).max(-1, keepdims=True)

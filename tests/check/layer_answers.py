@@ -1,20 +1,13 @@
 """Layers and decoders that readers might hand in, right and wrong, by the name of the mistake."""
 
-from dataclasses import replace
-
-import numpy as np
-import transformer_answers as transformer
-from answer_programs import entries
-from array_api_compat import array_namespace
-from attention_answers import right_attention, right_join, right_split
+from attention_answers import right_attention
+from multi_head_answers import right_join, right_split
 from transformer_answers import (
     mean,
     relu,
-    right_angle,
     right_norm,
     root,
     spread,
-    table,
 )
 
 import attnbook as ab
@@ -24,11 +17,6 @@ SELF, CROSS, FEED = "self_attention", "cross_attention", "feed_forward"
 
 def norm(x, w):
     return ab.layer_norm(x, w.gain, w.bias, epsilon=w.epsilon)
-
-
-def pieces(form, table):
-    """Return the answers of a table whose texts stand for … in an expression."""
-    return {name: eval(form.replace("…", text), globals()) for name, text in entries(table, " | ")}
 
 
 def attend(x, y, w, mask=None):
@@ -60,7 +48,6 @@ def layer(
     feed=ab.feed_forward,
     self_attention=None,
     cross=None,
-    see=lambda mask: mask,
 ):
     """Return an encoder or decoder layer with some pieces replaced."""
     self_attention = self_attention or (lambda y, x, w, mask: attend(y, y, w.self_attention, mask))
@@ -68,8 +55,6 @@ def layer(
     norms = norms or {}
 
     def run(x, memory, w, mask, memory_mask):
-        mask = None if mask is None else see(mask)
-        memory_mask = None if memory_mask is None else see(memory_mask)
         for name in order:
             before = x
             f = {
@@ -102,103 +87,26 @@ def _std_norm_outside(x, w):
     return w.gain * (x - mean(x)) / (root(spread(x) * d / (d - 1)) + w.epsilon) + w.bias
 
 
-def _norm_over_sequence(x, w):
-    return w.gain * (x - mean(x, -2)) / root(spread(x, -2) + w.epsilon) + w.bias
-
-
-def _attention(scaled=True, biased=1, out=True):
-    """Return self-attention written out, with a step left out."""
-
-    def attention(y, x, w, mask):
-        w = w.self_attention
-        q, k, v = (
-            right_split(y @ W + biased * b, w.n_heads)
-            for W, b in ((w.W_Q, w.b_Q), (w.W_K, w.b_K), (w.W_V, w.b_V))
-        )
-        q = q if scaled else q * q.shape[-1] ** 0.5
-        heads = right_join(right_attention(q, k, v, mask))
-        return heads @ w.W_O + biased * w.b_O if out else heads
-
-    return attention
+def _unscaled(y, x, w, mask):
+    """Return self-attention written out, without its scale."""
+    w = w.self_attention
+    q, k, v = (
+        right_split(y @ W + b, w.n_heads)
+        for W, b in ((w.W_Q, w.b_Q), (w.W_K, w.b_K), (w.W_V, w.b_V))
+    )
+    return right_join(right_attention(q * q.shape[-1] ** 0.5, k, v, mask)) @ w.W_O + w.b_O
 
 
 def _no_activation(x, w):
     return (x @ w.W_1 + w.b_1) @ w.W_2 + w.b_2
 
 
-def feed_last(side_by_side, order=(SELF,)):
-    """Return a layer whose last sublayer reads its input, or adds to it."""
-
-    def answer(x, weights, memory=None, mask=None):
-        y = layer(order=order)[1](x, memory, weights, mask)
-        read, base = (x, y) if side_by_side else (y, x)
-        n = weights.feed_forward_norm
-        if weights.norm == "pre":
-            return base + ab.feed_forward(norm(read, n), weights.feed_forward)
-        return norm(base + ab.feed_forward(read, weights.feed_forward), n)
-
-    if order == (SELF,):
-        return lambda x, weights, mask=None: answer(x, weights, None, mask)
-    return lambda x, memory, weights: answer(x, weights, memory)
-
-
-COMMON = pieces(
-    "layer(…)",
-    """
-no residuals | around(EVERY, "f(n(x))", "n(f(x))")
-    around(EVERY, "f(n(x))")
-no residual around self-attention | around((SELF,), "f(n(x))", "n(f(x))")
-    around((SELF,), "f(n(x))")
-no residual around the feed-forward network | around((FEED,), "f(n(x))", "n(f(x))")
-    around((FEED,), wrong_post="n(f(x))")
-pre-norm for post-norm | around(EVERY, wrong_post="x + f(n(x))")
-post-norm for pre-norm | around(EVERY, "n(x + f(x))")
-norm orders mixed up | around(EVERY, "n(x + f(x))", "x + f(n(x))")
-residual from the normalised input | around(EVERY, "n(x) + f(n(x))")
-    around((FEED,), "n(x) + f(n(x))")
-norm inside the residual | around(EVERY, "x + n(f(x))", "x + n(f(x))")
-    around(EVERY, wrong_post="x + n(f(x))")
-normalised twice | around(EVERY, "n(x + f(n(x)))", "n(x + f(n(x)))")
-    around(EVERY, "n(x + f(n(x)))")
-    around(EVERY, wrong_post="n(x + f(n(x)))")
-no normalisation | around(EVERY, "x + f(x)", "x + f(x)")
-self-attention not normalised | around((SELF,), "x + f(x)", "x + f(x)")
-feed-forward network not normalised | around((FEED,), "x + f(x)", "x + f(x)")
-feed-forward network first | order=(FEED, SELF, CROSS)
-self-attention missing | order=(CROSS, FEED)
-feed-forward network missing | order=(SELF, CROSS)
-feed-forward network: no activation | feed=_no_activation
-feed-forward network: activation after the second matrix | feed=lambda x, w:
-        relu(_no_activation(x, w))
-feed-forward network: both biases forgotten | feed=lambda x, w: relu(x @ w.W_1) @ w.W_2
-feed-forward network: another activation | feed=lambda x, w:
-        ab.feed_forward(x, replace(w, activation="gelu"))
-layer normalisation: variance with n − 1 | normalise=_std_norm
-layer normalisation: over the sequence | normalise=_norm_over_sequence
-layer normalisation: gain and bias forgotten | normalise=lambda x, w: ab.layer_norm(x)
-layer normalisation: variance with n − 1 and epsilon outside | normalise=_std_norm_outside
-""",
-)
-
-
-def _cross(query, key, value, attention=CROSS):
-    """Return a cross-attention that chooses its inputs from (x, memory)."""
-
-    def cross(y, memory, w, mask):
-        given = (y, memory)
-        return ab.multi_head_attention(
-            given[query], given[key], given[value], getattr(w, attention), mask
-        )
-
-    return cross
-
-
-def _by_cross(y, x, w, mask):
-    return attend(y, y, w.cross_attention, mask)
-
-
-def _single(w):
-    return replace(w, n_heads=1, n_kv_heads=1)
+def side_by_side(x, weights, mask=None):
+    """Let the feed-forward network read the input of the layer."""
+    y, n = layer(order=(SELF,))[0](x, weights, mask), weights.feed_forward_norm
+    if weights.norm == "pre":
+        return y + ab.feed_forward(norm(x, n), weights.feed_forward)
+    return norm(y + ab.feed_forward(x, weights.feed_forward), n)
 
 
 def _and(mask, other):
@@ -207,111 +115,45 @@ def _and(mask, other):
     return mask & other
 
 
-def _causal(x, mask):
-    return _and(mask, ab.masking.causal(x.shape[-2], like=x))
+def masks_swapped(x, memory, weights, mask=None, memory_mask=None):
+    if mask is not None and memory_mask is not None:
+        mask, memory_mask = memory_mask, mask
+    return ab.decoder_layer(x, memory, weights, mask, memory_mask)
 
 
-def _masks(choose, choose_memory):
-    def decoder(x, memory, weights, mask=None, memory_mask=None):
-        mine, other = choose(mask, memory_mask), choose_memory(mask, memory_mask)
-        return layer()[1](x, memory, weights, mine, other)
-
-    return decoder
-
-
-ENCODER_LAYER = (
-    {name: pair[0] for name, pair in COMMON.items()}
-    | pieces(
-        "layer(self_attention=lambda y, x, w, mask: …)[0]",
-        """
-multi-head attention: one big head | attend(y, y, _single(w.self_attention), mask)
-multi-head attention: biases forgotten | _attention(biased=0)(y, x, w, mask)
-multi-head attention: W_O forgotten | _attention(out=False)(y, x, w, mask)
-multi-head attention: no scale | _attention(scaled=False)(y, x, w, mask)
-keys and values not normalised | attend(y, x, w.self_attention, mask)
-    ab.multi_head_attention(y, y, x, w.self_attention, mask)
-causal mask of its own | attend(y, y, w.self_attention, _causal(y, mask))
-""",
-    )
-    | pieces(
-        "…",
-        """
-sublayers side by side | feed_last(True)
-residual from the input of the layer | feed_last(False)
-norms swapped | layer(norms={SELF: FEED, FEED: SELF})[0]
-one norm for both | layer(norms={FEED: SELF})[0]
-    layer(norms={SELF: FEED})[0]
-mask ignored | layer(see=lambda mask: None)[0]
-mask inverted | layer(see=lambda mask: ~mask)[0]
-mask transposed | layer(see=lambda mask: mask.mT)[0]
-""",
-    )
-)
-
-DECODER_LAYER = (
-    {name: pair[1] for name, pair in COMMON.items()}
-    | pieces(
-        "layer(…)[1]",
-        """
-no residual around the cross-attention | around((CROSS,), "f(n(x))", "n(f(x))")
-residual around the cross-attention from the normalised input | around((CROSS,), "n(x) + f(n(x))")
-cross-attention not normalised | around((CROSS,), "x + f(x)", "x + f(x)")
-norms swapped | norms={SELF: CROSS, CROSS: SELF}
-    norms={FEED: CROSS, CROSS: FEED}
-    norms={FEED: SELF, SELF: FEED}
-    norms={SELF: CROSS, CROSS: FEED, FEED: SELF}
-    norms={SELF: FEED, CROSS: SELF, FEED: CROSS}
-one norm for several sublayers | norms=dict.fromkeys(EVERY, SELF)
-    norms={CROSS: SELF}
-    norms={FEED: CROSS}
-memory ignored | cross=lambda y, m, w, mask: attend(y, y, w.cross_attention)
-queries from the memory | cross=_cross(1, 0, 0)
-values from the target | cross=_cross(0, 1, 0)
-keys from the target | cross=_cross(0, 0, 1)
-everything from the memory | cross=_cross(1, 1, 1)
-self-attention's weights for the memory | cross=_cross(0, 1, 1, SELF)
-cross-attention's weights for the target | self_attention=_by_cross
-weights of the attentions swapped | self_attention=_by_cross, cross=_cross(0, 1, 1, SELF)
-memory normalised | cross=lambda y, m, w, mask: attend(
-        y, norm(m, w.cross_attention_norm) if w.norm == "pre" else m, w.cross_attention, mask)
-    cross=lambda y, m, w, mask: attend(y, norm(m, w.cross_attention_norm), w.cross_attention, mask)
-cross-attention before self-attention | order=(CROSS, SELF, FEED)
-cross-attention last | order=(SELF, FEED, CROSS)
-cross-attention missing | order=(SELF, FEED)
-multi-head attention: one big head | cross=lambda y, m, w, mask: attend(
-        y, m, _single(w.cross_attention), mask), self_attention=lambda y, x, w, mask: attend(
-        y, y, _single(w.self_attention), mask)
-masks inverted | see=lambda mask: ~mask
-""",
-    )
-    | pieces(
-        "_masks(lambda mine, memory: …)",
-        """
-mask ignored | None, lambda mine, memory: memory
-memory_mask ignored | mine, lambda mine, memory: None
-masks swapped | memory, lambda mine, memory: mine
-    mine if memory is None or mine is None else memory, lambda mine, memory: (
-        memory if memory is None or mine is None else mine)
-mask used for the memory too | mine, _and
-    mine, lambda mine, memory: mine
-    mine, lambda mine, memory: memory if mine is None or memory is None else mine & memory
-memory_mask used for the target too | _and(mine, memory), lambda mine, memory: memory
-""",
-    )
-    | pieces(
-        "lambda x, memory, weights: …",
-        """
-target and memory exchanged | layer()[1](memory, x, weights)
-sublayers side by side | feed_last(True, (SELF, CROSS))(x, memory, weights)
-residual from the input of the layer | feed_last(False, (SELF, CROSS))(x, memory, weights)
-""",
-    )
-    | {
-        "causal mask of its own": lambda x, memory, weights, mask=None, memory_mask=None: layer()[
-            1
-        ](x, memory, weights, _causal(x, mask), memory_mask)
-    }
-)
+COMMON = {
+    "pre-norm for post-norm": layer(around(EVERY, wrong_post="x + f(n(x))")),
+    "norm orders mixed up": layer(around(EVERY, "n(x + f(x))", "x + f(n(x))")),
+    "layer normalisation: variance with n − 1 and epsilon outside": layer(
+        normalise=_std_norm_outside
+    ),
+}
+ENCODER_LAYER = {name: encoder for name, (encoder, _) in COMMON.items()} | {
+    "sublayers side by side": side_by_side,
+    "multi-head attention: no scale": layer(self_attention=_unscaled)[0],
+    "keys and values not normalised": layer(
+        self_attention=lambda y, x, w, mask: ab.multi_head_attention(
+            y, y, x, w.self_attention, mask
+        )
+    )[0],
+    "causal mask of its own": lambda x, weights, mask=None: ab.encoder_layer(
+        x, weights, _and(mask, ab.masking.causal(x.shape[-2], like=x))
+    ),
+}
+DECODER_LAYER = {name: decoder for name, (_, decoder) in COMMON.items()} | {
+    "norms swapped": layer(norms={SELF: CROSS, CROSS: FEED, FEED: SELF})[1],
+    "memory normalised": layer(
+        cross=lambda y, m, w, mask: attend(
+            y, norm(m, w.cross_attention_norm) if w.norm == "pre" else m, w.cross_attention, mask
+        )
+    )[1],
+    "cross-attention last": layer(order=(SELF, FEED, CROSS))[1],
+    "masks swapped": masks_swapped,
+    "mask used for the memory too": lambda x, memory, weights, mask=None, memory_mask=None: (
+        ab.decoder_layer(x, memory, weights, mask, _and(mask, memory_mask))
+    ),
+    "target and memory exchanged": lambda x, memory, weights: ab.decoder_layer(memory, x, weights),
+}
 
 
 # Right layers in other styles.
@@ -357,316 +199,48 @@ class DecoderWithDefaults(EncoderObject):
         return ab.decoder_layer(x, memory, self.weights, mask, memory_mask)
 
 
-# Greedy decoding, with the ids of start and stop or without.
-
-
-def greedy(
-    choose=lambda model, ids: int(model(ids)[-1].argmax()),
-    limit=0,
-    until=True,
-    late=False,
-    show=lambda ids, stop: ids,
-):
-    def answer(model, start, stop, max_length):
-        ids = [start]
-        for _ in range(max_length + limit):
-            if late and len(ids) > 1 and ids[-1] == stop:
-                ids.append(choose(model, ids))
-                break
-            ids.append(choose(model, ids))
-            if until and not late and ids[-1] == stop:
-                break
-        return show(ids, stop)
-
-    return answer
-
-
-def begins_with_a_test(model, start, stop, max_length):
-    ids = [start]
-    while ids[-1] != stop and len(ids) <= max_length:
-        ids.append(int(model(ids)[-1].argmax()))
-    return ids
-
-
-def to_the_first(ids, stop):
-    return ids[: ids.index(stop) + 1] if stop in ids else ids
-
-
-def without_start(ids, stop):
-    return ids[1:]
-
-
-def without_stop(ids, stop):
-    return ids[:-1] if len(ids) > 1 and ids[-1] == stop else ids
-
-
-def without_both(ids, stop):
-    return without_stop(ids, stop)[1:]
-
-
-def _prepend(model, start, stop, max_length):
-    ids = [start]
-    while len(ids) <= max_length:
-        ids = [int(model(ids)[-1].argmax()), *ids]
-        if ids[0] == stop:
-            break
-    return ids
-
-
-def _rows(fill):
-    """Decode one start or several; `fill` makes rows of one length of those that are done."""
-
-    def answer(model, start, stop, max_length):
-        if isinstance(start, int):
-            return greedy()(model, start, stop, max_length)
-        xp = array_namespace(start)
-        rows = start[:, None]
-        done = start != start
-        for _ in range(max_length):
-            token = xp.argmax(model(rows)[..., -1, :], axis=-1)
-            token, done, ends = fill(xp, token, done, stop)
-            rows = xp.concat([rows, token[:, None]], axis=1)
-            if ends:
-                break
-        return rows
-
-    return answer
-
-
-def _go_on(xp, token, done, stop):
-    done = done | (token == stop)
-    return token, done, bool(xp.all(done))
-
-
-def _first_ends(xp, token, done, stop):
-    done = done | (token == stop)
-    return token, done, bool(xp.any(done))
-
-
-def _filled(xp, token, done, stop):
-    token = xp.where(done, xp.full_like(token, stop), token)
-    done = done | (token == stop)
-    return token, done, bool(xp.all(done))
-
-
-GREEDY_DECODE = pieces(
-    "greedy(lambda model, ids: int(…))",
-    """
-first position | model(ids)[0].argmax()
-    model(ids[:1])[-1].argmax()
-position before the last | model(ids)[max(len(ids) - 2, 0)].argmax()
-argmax over the positions | model(ids).argmax(0)[-1]
-    model(ids).argmax(0)[0]
-argmax over everything | model(ids).argmax()
-    model(ids).argmax() % 7
-logits averaged | mean(model(ids), 0)[0].argmax()
-smallest logit | model(ids)[-1].argmin()
-last token alone | model(ids[-1:])[-1].argmax()
-start not read | model(ids[1:] or ids)[-1].argmax()
-read backwards | model(ids[::-1])[-1].argmax()
-""",
-) | pieces(
-    "…",
-    """
-read backwards 2 | _prepend
-stop ignored | greedy(until=False)
-    greedy(until=False, show=without_start)
-start taken for the end | begins_with_a_test
-    lambda model, start, stop, n: [start] if start == stop else greedy()(model, start, stop, n)
-    lambda model, start, stop, n: to_the_first(greedy(until=False)(model, start, stop, n), stop)
-stop noticed late | greedy(late=True)
-one token too few | greedy(limit=-1)
-    greedy(limit=-1, show=without_both)
-one token too many | greedy(limit=1)
-    greedy(limit=1, show=without_stop)
-batch axis kept | greedy(show=lambda ids, stop: np.array([ids]))
-rows go on after stop | _rows(_go_on)
-batch ends at the first stop | _rows(_first_ends)
-""",
-)
-
-
-def greedy_of_rows(model, start, stop, max_length):
-    return _rows(_filled)(model, start, stop, max_length)
-
-
-def greedy_in_an_array(model, start, stop, max_length):
-    ids = np.array([start])
-    while len(ids) <= max_length and not (len(ids) > 1 and ids[-1] == stop):
-        logits = np.asarray(model(ids))[-1]
-        ids = np.append(ids, max(range(len(logits)), key=lambda token: logits[token]))
-    return ids
-
-
-def torch_greedy(model, start, stop, max_length):
-    import torch
-
-    ids = torch.tensor([[start]])
-    for _ in range(max_length):
-        token = torch.argmax(model(ids)[:, -1], dim=-1, keepdim=True)
-        ids = torch.cat([ids, token], dim=1)
-        if token.item() == stop:
-            break
-    return ids[0]
-
-
-def cached(place=lambda i: i, keep=True, feed=lambda ids: ids[-1], pick=np.argmax, show=None):
-    """Return decoding with a cache; `place` is the position of token i."""
-
-    def answer(step, start, stop, max_length):
-        ids, cache = [start], None
-        for i in range(max_length):
-            logits, new = step(feed(ids), place(i), cache)
-            cache = new if keep is True or (keep == "first" and cache is None) else cache
-            ids.append(int(pick(np.asarray(logits))))
-            if ids[-1] == stop:
-                break
-        return show(ids, stop) if show else ids
-
-    return answer
-
-
-def _start_twice(step, start, stop, max_length):
-    _, cache = step(start, 0, None)
-    ids, position = [start], 1
-    while len(ids) <= max_length:
-        logits, cache = step(ids[-1], position, cache)
-        ids.append(int(logits.argmax()))
-        position += 1
-        if ids[-1] == stop:
-            break
-    return ids
-
-
-def _prefix_again(step, start, stop, max_length):
-    ids, cache = [start], None
-    while len(ids) <= max_length:
-        for position, token in enumerate(ids):
-            logits, cache = step(token, position, cache)
-        ids.append(int(logits.argmax()))
-        if ids[-1] == stop:
-            break
-    return ids
-
-
-def _cached_limit(limit=0, until=True):
-    def answer(step, start, stop, max_length):
-        return cached()(step, start, stop if until else -1, max_length + limit)
-
-    return answer
-
-
-def _cached_late(step, start, stop, max_length):
-    ids = cached()(step, start, stop, max_length)
-    if ids[-1] != stop or len(ids) > max_length:
-        return ids
-    longer = cached()(step, start, -1, max_length)
-    return longer[: len(ids) + 1]
-
-
-GREEDY_DECODE_CACHED = {
-    "position off by one": cached(lambda i: i + 1),
-    "position one behind": cached(lambda i: max(i - 1, 0)),
-    "position one ahead": cached(lambda i: i + 1 if i else 0),
-    "position stays": cached(lambda i: 0),
-    "position stays 2": cached(lambda i: 1),
-    "cache not handed on": cached(keep=False),
-    "cache not handed on 2": cached(lambda i: 0, keep=False),
-    "cache of the first step": cached(keep="first"),
-    "start fed again": cached(feed=lambda ids: ids[0]),
-    "token fed twice": _start_twice,
-    "whole prefix fed again": _prefix_again,
-    "smallest logit": cached(pick=np.argmin),
-    "stop ignored": _cached_limit(until=False),
-    "start taken for the end": lambda step, start, stop, n: to_the_first(
-        _cached_limit(until=False)(step, start, stop, n), stop
-    ),
-    "stop noticed late": _cached_late,
-    "one token too few": _cached_limit(-1),
-    "one token too many": _cached_limit(1),
-    "batch axis kept": cached(show=lambda ids, stop: np.array([ids])),
-}
-
-
-def torch_cached(step, start, stop, max_length):
-    import torch
-
-    token, cache, ids = torch.tensor([start]), None, []
-    for position in range(max_length):
-        logits, cache = step(token, torch.tensor(position), cache)
-        token = torch.argmax(logits, dim=-1, keepdim=True)
-        ids.append(token)
-        if token.item() == stop:
-            break
-    return torch.cat(ids)
-
-
-# Two mistakes at once.
-
-
-DOUBLES = {
-    "layer_norm": transformer.NORM.wrong("""
-epsilon of another library; bias forgotten: c / root(var + 1e-3) * g
-over the sequence; gain forgotten: normed(axis=-2)(x, 1, b)
-"""),
-    "feed_forward": transformer.FEED.wrong("""
-another activation; b_2 forgotten: ab.gelu(h) @ B
-no activation; residual inside: x + h @ B + b
-another activation; b_1 after the activation: (xp.tanh(x @ A) + a) @ B + b
-"""),
-    "embed": {
-        "no √d_model; id one too small": lambda ids, E: E[ids - 1],
-        "no √d_model; columns for rows": lambda ids, E: E[:, ids],
-        "no √d_model; summed over the tokens": lambda ids, E: E[ids].mean(-2),
-    },
-    "positional_encoding": {
-        "sin and cos swapped; positions from 1": table(
-            lambda p, i, d: right_angle(p + 1, i, d), np.cos, np.sin
-        )
-    },
-    "cross_entropy": transformer.LOSS.wrong("""
-sign; sum for mean: -xp.sum(losses)
-softmax over the tokens; sum for mean: -xp.sum(taken(ab.log_softmax(z, axis=0), t))
-softmax over the tokens; logarithm of 0: rows = log(sm(z, 0))
-one softmax for all; exp overflows: rows = z - log(xp.sum(exp(z)))
-sign; base 2: rows = ab.log_softmax(z) / -math.log(2)
-"""),
-    "teacher_forcing": {"too little read; start among the labels": lambda t: (t[..., :-2], t)},
-    "greedy_decode": {
-        "smallest logit; one token too many": greedy(
-            lambda model, ids: int(model(ids)[-1].argmin()), limit=1
-        ),
-        "stop ignored; first position": greedy(
-            lambda model, ids: int(model(ids)[0].argmax()), until=False
-        ),
-    },
-    "encoder_layer": pieces(
-        "layer(…)[0]",
-        """
-no residuals; layer normalisation: variance with n − 1 | around(EVERY, "f(n(x))", "n(f(x))"),
-        normalise=_std_norm
-one norm for both; feed-forward network: no activation | norms={FEED: SELF}, feed=_no_activation
-""",
-    ),
-    "decoder_layer": pieces(
-        "layer(…)[1]",
-        """
-cross-attention last; norms swapped | order=(SELF, FEED, CROSS), norms={SELF: CROSS, CROSS: SELF}
-no residual around the cross-attention; keys from the target | around(
-        (CROSS,), "f(n(x))", "n(f(x))"), cross=_cross(0, 0, 1)
-""",
-    ),
-}
 WRONG = {
-    "layer_norm": transformer.LAYER_NORM,
-    "positional_encoding": transformer.positions_wrong(False),
-    "positional_encoding, interleaved": transformer.positions_wrong(True),
-    "embed": transformer.EMBED,
-    "feed_forward": transformer.FEED_FORWARD,
     "encoder_layer": ENCODER_LAYER,
     "decoder_layer": DECODER_LAYER,
-    "teacher_forcing": transformer.TEACHER_FORCING,
-    "cross_entropy": transformer.CROSS_ENTROPY,
-    "greedy_decode": GREEDY_DECODE,
-    "greedy_decode, cached": GREEDY_DECODE_CACHED,
+}
+
+DOUBLES = {
+    "encoder_layer": {
+        "no residuals; layer normalisation: variance with n − 1": layer(
+            around(EVERY, "f(n(x))", "n(f(x))"), normalise=_std_norm
+        )[0],
+        "one norm for both; feed-forward network: no activation": layer(
+            norms={FEED: SELF}, feed=_no_activation
+        )[0],
+    },
+    "decoder_layer": {
+        "cross-attention last; norms swapped": layer(
+            order=(SELF, FEED, CROSS), norms={SELF: CROSS, CROSS: SELF}
+        )[1],
+        "no residual around the cross-attention; keys from the target": layer(
+            around((CROSS,), "f(n(x))", "n(f(x))"),
+            cross=lambda y, m, w, mask: ab.multi_head_attention(y, y, m, w.cross_attention, mask),
+        )[1],
+    },
+}
+RIGHT = {
+    "encoder_layer": (
+        ab.encoder_layer,
+        encoder_written_out,
+        layer()[0],
+        lambda x, weights, attention_mask: ab.encoder_layer(x, weights, attention_mask),
+        lambda x, weights: ab.encoder_layer(x, weights) if x.ndim == 2 else 1 / 0,
+        encoder_of_batches,
+        EncoderObject,
+    ),
+    "decoder_layer": (
+        ab.decoder_layer,
+        layer()[1],
+        lambda x, memory, weights, target_mask, source_mask: ab.decoder_layer(
+            x, memory, weights, target_mask, source_mask
+        ),
+        lambda x, memory, weights: ab.decoder_layer(x, memory, weights),
+        DecoderObject,
+        DecoderWithDefaults,
+    ),
 }

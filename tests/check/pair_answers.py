@@ -6,27 +6,11 @@ from itertools import pairwise
 
 import numpy as np
 import public_answers
+from public_answers import merge as right_merge
 
 from attnbook.data import BytePairs
 
 # Merging one pair.
-
-
-def walk(ids, pair, put, step=2, n_less=0):
-    """Put `put` for each pair, but not at the last `n_less` places, and go on `step` further."""
-    out, i = [], 0
-    while i < len(ids):
-        if i + 1 < len(ids) - n_less and (ids[i], ids[i + 1]) == pair:
-            out += put
-            i += step
-        else:
-            out.append(ids[i])
-            i += 1
-    return out
-
-
-def right_merge(ids, pair, new):
-    return walk(ids, pair, [new])
 
 
 def merge_by_stack(ids, pair, new):
@@ -61,31 +45,6 @@ def merge_marked(ids, pair, new):
     return np.delete(x, np.flatnonzero(begins) + 1)
 
 
-def merge_overlaps_kept(ids, pair, new):
-    out = []
-    for i, x in enumerate(ids):
-        if tuple(ids[i : i + 2]) == pair:
-            out.append(new)
-        elif i == 0 or tuple(ids[i - 1 : i + 1]) != pair:
-            out.append(x)
-    return out
-
-
-def merge_at(which):
-    """Return the reader who merges at the first of `which` of the places where a pair begins."""
-
-    def merge(ids, pair, new):
-        places = [i for i, found in enumerate(pairwise(ids)) if found == pair]
-        for i in places[which]:
-            return [*ids[:i], new, *ids[i + 2 :]]
-        return ids
-
-    return merge
-
-
-merge_once = merge_at(slice(1))
-
-
 def merge_from_the_right(ids, pair, new):
     ids = list(ids)
     for i in reversed(range(len(ids) - 1)):
@@ -99,18 +58,6 @@ def merge_in_twos(ids, pair, new):
     for i in range(0, len(ids), 2):
         two = list(ids[i : i + 2])
         out += [new] if tuple(two) == pair else two
-    return out
-
-
-def merge_without_tail(ids, pair, new):
-    out, i = [], 0
-    while i < len(ids) - 1:
-        if (ids[i], ids[i + 1]) == pair:
-            out.append(new)
-            i += 2
-        else:
-            out.append(ids[i])
-            i += 1
     return out
 
 
@@ -143,37 +90,6 @@ def merge_text_with_borders(ids, pair, new):
     return [int(x) for x in re.sub(rf"\b{pair[0]} {pair[1]}\b", f"{new}", text).split()]
 
 
-def merge_by_first(ids, pair, new):
-    out, rest = [], list(ids)
-    while rest:
-        out.append(new if rest[0] == pair[0] else rest[0])
-        rest = rest[2:] if rest[0] == pair[0] else rest[1:]
-    return out
-
-
-def walk_where(holds):
-    """Return the reader who merges the neighbours x and y for which ``holds(x, y, pair)``."""
-
-    def merge(ids, pair, new):
-        out, i = [], 0
-        while i < len(ids):
-            found = i + 1 < len(ids) and holds(ids[i], ids[i + 1], pair)
-            out.append(new if found else ids[i])
-            i += 2 if found else 1
-        return out
-
-    return merge
-
-
-def merge_round_the_end(ids, pair, new):
-    out, i = [], 0
-    while i < len(ids):
-        is_pair = ids[i] == pair[0] and ids[(i + 1) % len(ids)] == pair[1]
-        out.append(new if is_pair else ids[i])
-        i += 1 + is_pair
-    return out
-
-
 def merge_in_a_circle(ids, pair, new):
     out, i = [], 0
     while i < len(ids):
@@ -183,60 +99,13 @@ def merge_in_a_circle(ids, pair, new):
     return out[1:] if i == len(ids) + 1 and len(out) > 1 else out
 
 
-def merge_then_break(ids, pair, new):
-    out = []
-    for i, x in enumerate(ids):
-        if tuple(ids[i : i + 2]) == pair:
-            return [*out, new]
-        out.append(x)
-    return out
-
-
 MERGE_WRONG = {
-    "second token alone compared": walk_where(lambda x, y, p: y == p[1]),
-    "any two of the pair": walk_where(lambda x, y, p: x in p and y in p),
-    "pair sorted": lambda i, p, n: right_merge(i, tuple(sorted(p)), n),
-    "pair sorted 2": walk_where(lambda x, y, p: tuple(sorted((x, y))) == p),
-    "condition reversed": walk_where(lambda x, y, p: (x, y) != p),
-    "first token alone compared 2": walk_where(lambda x, y, p: x == p[0] or y == p[1]),
-    "first pair left": lambda i, p, n: [*i[:1], *right_merge(i[1:], p, n)],
-    "pair kept": lambda i, p, n: walk(i, p, [*p, n]),
-    "pair kept 2": lambda i, p, n: walk(i, p, [n, *p]),
-    "tokens replaced one by one": lambda i, p, n: [n if x in p else x for x in i],
-    "tokens replaced one by one 2": lambda i, p, n: [n if x == p[1] else x for x in i],
-    "tokens replaced one by one 3": lambda i, p, n: [x for x in i if x not in p],
-    "order lost": lambda i, p, n: sorted(right_merge(i, p, n)),
-    "order lost 2": lambda i, p, n: right_merge(i, p, n)[::-1],
-    "others left out": lambda i, p, n: [n for here in pairwise(i) if here == p],
-    "others left out 2": merge_then_break,
-    "round the end": merge_round_the_end,
-    "round the end 2": merge_in_a_circle,
-    "old token for the new one": lambda i, p, n: walk(i, p, [p[0]]),
+    "round the end": merge_in_a_circle,
     "overlaps merged twice": merge_marked,
-    "overlaps merged twice 2": merge_overlaps_kept,
-    "first pair alone": merge_once,
     "right to left": merge_from_the_right,
-    "last pair left": lambda i, p, n: walk(i, p, [n], n_less=1),
-    "last token lost": merge_without_tail,
-    "second token kept": lambda i, p, n: [
-        n if tuple(i[k : k + 2]) == p else i[k] for k in range(len(i))
-    ],
     "either order": merge_either_order,
-    "first token alone compared": merge_by_first,
     "ids as text": merge_text,
-    "first token kept": lambda i, p, n: walk(i, p, [p[0], n]),
-    "new token left out": lambda i, p, n: walk(i, p, []),
-    "new token at the end": lambda i, p, n: walk(i, p, []) + [n] * right_merge(i, p, n).count(n),
-    "new token twice": lambda i, p, n: walk(i, p, [n, n]),
-    "skips the token behind": lambda i, p, n: walk(i, p, [n], step=3),
-    "pair in reverse": lambda i, p, n: right_merge(i, p[::-1], n),
-    "first token replaced alone": lambda i, p, n: [n if x == p[0] else x for x in i],
     "steps of two": merge_in_twos,
-    "own id for the new token": lambda i, p, n: right_merge(i, p, max([0, *i]) + 1),
-    "last pair alone": merge_at(slice(-1, None)),
-    "pair returned": lambda i, p, n: p,
-    "nothing merged": lambda i, p, n: list(i),
-    "pair as one token": lambda i, p, n: walk(i, p, [p]),
     "beyond the end": merge_beyond_the_end,
 }
 
@@ -246,27 +115,18 @@ MERGE_WRONG = {
 def learn_by(
     words,
     n_merges,
-    *,
-    split=lambda words: words,
-    spell=lambda word: list(word.encode()),
     pairs=pairwise,
     choose=lambda counts: min(counts, key=lambda pair: (-counts[pair], pair)),
-    guarded=True,
-    least=2,
     merge=right_merge,
     first_id=256,
-    n_changed=None,
 ):
-    sequences, merges = [spell(word) for word in split(words)], []
+    sequences, merges = [list(word.encode()) for word in words], []
     while len(merges) < n_merges:
         counts = Counter(pair for ids in sequences for pair in pairs(ids))
-        if guarded and not counts:
+        pair, new = choose(counts) if counts else None, first_id + len(merges)
+        if counts[pair] < 2:
             break
-        pair, new = choose(counts), first_id + len(merges)
-        if counts[pair] < least:
-            break
-        changed = [merge(ids, pair, new) for ids in sequences[:n_changed]]
-        sequences = changed + sequences[len(changed) :]
+        sequences = [merge(ids, pair, new) for ids in sequences]
         merges.append(pair)
     return merges
 
@@ -296,10 +156,6 @@ def learn_with(**options):
     return lambda words, n_merges: learn_by(words, n_merges, **options)
 
 
-def after(change):
-    return lambda words, n_merges: change(right_learn(words, n_merges))
-
-
 def learn_apart(words, n_merges):
     def pairs(ids):
         return [
@@ -323,73 +179,21 @@ def names_of(merges):
 
 LEARN_WRONG = {
     "ties by spelling": public_answers.learned(public_answers.spelled_last),
-    "new ids alone": public_answers.learned(
-        public_answers.smallest, lambda merges, tokens: [*range(256, len(tokens))]
-    ),
-    "nothing learned": lambda words, n_merges: [],
-    "ties by another rule": learn_with(choose=lambda c: min(c, key=lambda p: (-c[p], p[1], p[0]))),
-    "pairs counted without their order": learn_with(
-        pairs=lambda ids: [tuple(sorted(p)) for p in pairwise(ids)]
-    ),
-    "a pair of each word left out": learn_with(pairs=lambda ids: pairwise(ids[:-1])),
-    "first pair of the text": learn_with(choose=lambda c: next(iter(c))),
-    "first pair of the text 2": learn_with(choose=lambda c: list(c)[-1], least=1),
-    "least frequent pair 2": learn_with(choose=lambda c: min(c, key=c.get)),
-    "one merge alone": after(lambda merges: merges[-1:]),
-    "one id for all": learn_with(merge=lambda ids, pair, new: right_merge(ids, pair, 256)),
-    "merges sorted": after(sorted),
-    "second token alone compared": learn_with(merge=MERGE_WRONG["second token alone compared"]),
-    "first pair left": learn_with(merge=MERGE_WRONG["first pair left"]),
-    "bytes added": learn_with(spell=lambda word: list(f" {word}".encode())),
-    "word turned round": learn_with(spell=lambda word: list(word.encode())[::-1]),
-    "ties the other way": learn_with(choose=lambda c: max(c, key=lambda pair: (c[pair], pair))),
-    "ties by the order of the text": learn_with(choose=lambda c: max(c, key=c.get)),
-    "ties by the order of the text 2": learn_with(choose=lambda c: c.most_common(1)[0][0]),
-    "borders crossed": learn_with(split=lambda words: ["".join(words)]),
-    "words counted once": learn_with(split=lambda words: sorted(set(words))),
-    "pairs counted once a word": learn_with(pairs=lambda ids: set(pairwise(ids))),
+    "ties by the order of the text": learn_with(choose=lambda c: c.most_common(1)[0][0]),
+    "borders crossed": lambda words, n: right_learn(["".join(words)], n),
     "overlaps left out": learn_apart,
-    "every second pair": learn_with(pairs=lambda ids: zip(ids[::2], ids[1::2], strict=False)),
-    "least frequent pair": learn_with(choose=lambda c: min(c, key=lambda p: (c[p], p)), least=1),
-    "largest pair": learn_with(choose=max),
-    "smallest pair": learn_with(choose=min),
     "nothing merged": learn_without_merging,
-    "nothing merged 2": learn_with(merge=lambda ids, pair, new: ids),
-    "merged in one word alone": learn_with(n_changed=1),
-    "pairs that occur once": learn_with(least=1),
-    "ends too early": learn_with(least=3),
-    "one merge too few": lambda words, n_merges: right_learn(words, n_merges - 1),
-    "one merge too many": lambda words, n_merges: right_learn(words, n_merges + 1),
-    "n_merges ignored": lambda words, n_merges: right_learn(words, 99),
-    "ids of new tokens": learn_with(first_id=257),
     "case lost": lambda words, n: right_learn([word.lower() for word in words], n),
-    "merges in reverse": after(lambda merges: merges[::-1]),
-    "pair turned around": after(lambda merges: [(y, x) for x, y in merges]),
-    "new ids returned too": after(lambda merges: [(*p, 256 + i) for i, p in enumerate(merges)]),
-    "bytes for ids": after(lambda merges: names_of(merges)[256:]),
-    "no pair left": learn_with(guarded=False),
-    "overlaps merged twice": learn_with(merge=merge_overlaps_kept),
-    "first pair alone": learn_with(merge=merge_once),
     "right to left": learn_with(merge=merge_from_the_right),
-    "last pair left": learn_with(merge=MERGE_WRONG["last pair left"]),
-    "last token lost": learn_with(merge=merge_without_tail),
-    "second token kept": learn_with(merge=MERGE_WRONG["second token kept"]),
-    "either order": learn_with(merge=merge_either_order),
-    "first token alone compared": learn_with(merge=MERGE_WRONG["first token alone compared"]),
-    "characters for bytes": learn_with(spell=lambda word: [ord(x) for x in word]),
-    "another encoding": learn_with(spell=lambda word: list(word.encode("utf-16"))),
-    "bytes of unknown letters dropped": learn_with(
-        spell=lambda word: [x for x in word.encode() if x < 128]
-    ),
 }
 
 # Encoding.
 
 
-def right_encode(word, merges, merge=right_merge, first_id=256, spell=str.encode, turn=list):
+def right_encode(word, merges, spell=str.encode):
     ids = list(spell(word))
-    for i, pair in turn(list(enumerate(merges))):
-        ids = merge(ids, pair, first_id + i)
+    for i, pair in enumerate(merges):
+        ids = right_merge(ids, pair, 256 + i)
     return ids
 
 
@@ -425,15 +229,12 @@ def encode_as_found(word, merges):
     return ids
 
 
-def encode_by(choose, merge=right_merge):
-    def encode(word, merges):
-        ids = list(word.encode())
-        while found := [pair for pair in pairwise(ids) if pair in merges]:
-            pair = choose(found, merges)
-            ids = merge(ids, pair, 256 + merges.index(pair))
-        return ids
-
-    return encode
+def encode_last_merge_first(word, merges):
+    ids = list(word.encode())
+    while found := [pair for pair in pairwise(ids) if pair in merges]:
+        pair = max(found, key=merges.index)
+        ids = right_merge(ids, pair, 256 + merges.index(pair))
+    return ids
 
 
 def encode_longest(word, merges):
@@ -444,12 +245,6 @@ def encode_longest(word, merges):
         out.append(ids[rest[:size]])
         rest = rest[size:]
     return out
-
-
-def encode_once(word, merges):
-    ids = list(word.encode())
-    found = [i for i, pair in enumerate(merges) if pair in pairwise(ids)]
-    return right_merge(ids, merges[found[0]], 256 + found[0]) if found else ids
 
 
 def encode_in_one_walk(word, merges):
@@ -471,10 +266,6 @@ def encode_unguarded(word, merges):
         ids = right_merge(ids, pair, 256 + merges.index(pair))
 
 
-def encode_with(**options):
-    return lambda word, merges: right_encode(word, merges, **options)
-
-
 def encode_falsy(word, merges):
     ranks, ids = {pair: i for i, pair in enumerate(merges)}, list(word.encode())
     while found := [ranks[p] for p in pairwise(ids) if ranks.get(p)]:
@@ -483,51 +274,15 @@ def encode_falsy(word, merges):
 
 
 ENCODE_WRONG = {
-    "one id for all": lambda word, merges: right_encode(
-        word, merges, merge=lambda ids, pair, new: right_merge(ids, pair, 256)
-    ),
-    "pair in reverse": encode_with(merge=lambda ids, pair, new: right_merge(ids, pair[::-1], new)),
-    "order lost": lambda word, merges: sorted(right_encode(word, merges)),
-    "tokens left out": lambda word, merges: [i for i in right_encode(word, merges) if i > 255],
-    "one merge alone 2": lambda word, merges: right_encode(word, merges[:1]),
-    "either order 2": encode_with(
-        merge=lambda ids, pair, new: right_merge(right_merge(ids, pair, new), pair[::-1], new)
-    ),
-    "second token alone compared": encode_with(merge=MERGE_WRONG["second token alone compared"]),
-    "first pair left": encode_with(merge=MERGE_WRONG["first pair left"]),
-    "bytes added": encode_with(spell=lambda word: f"{word} ".encode()),
-    "word turned round": encode_with(spell=lambda word: word.encode()[::-1]),
     "left to right": encode_as_found,
     "longest token": encode_longest,
-    "last merge first": encode_by(lambda found, merges: max(found, key=merges.index)),
-    "last merge first 2": encode_with(turn=reversed),
-    "smallest pair first": encode_by(lambda found, merges: min(found)),
-    "most frequent in the word": encode_by(lambda f, merges: Counter(f).most_common(1)[0][0]),
-    "one merge alone": encode_once,
+    "last merge first": encode_last_merge_first,
     "one walk": encode_in_one_walk,
     "first merge left out": encode_falsy,
-    "last merge left out": lambda word, merges: right_encode(word, merges[:-1]),
-    "not merged": lambda word, merges: list(word.encode()),
-    "ids of new tokens": encode_with(first_id=257),
-    "ids of new tokens 2": lambda word, merges: [
-        x - 256 if x > 255 else x for x in right_encode(word, merges)
-    ],
-    "case lost": lambda word, merges: right_encode(word.lower(), merges),
-    "returned backwards": lambda word, merges: right_encode(word, merges)[::-1],
-    "number of tokens": lambda word, merges: [len(right_encode(word, merges))],
-    "bytes for ids": lambda word, merges: [names_of(merges)[i] for i in right_encode(word, merges)],
     "no pair left": encode_unguarded,
-    "overlaps merged twice": encode_with(merge=merge_overlaps_kept),
-    "first pair alone": encode_with(merge=merge_once),
-    "right to left": encode_with(merge=merge_from_the_right),
-    "last pair left": encode_with(merge=MERGE_WRONG["last pair left"]),
-    "last token lost": encode_with(merge=merge_without_tail),
-    "second token kept": encode_with(merge=MERGE_WRONG["second token kept"]),
-    "either order": encode_with(merge=merge_either_order),
-    "first token alone compared": encode_with(merge=MERGE_WRONG["first token alone compared"]),
-    "characters for bytes": encode_with(spell=lambda word: map(ord, word)),
-    "another encoding": encode_with(spell=lambda word: word.encode("latin-1", "replace")),
-    "bytes of unknown letters dropped": encode_with(spell=lambda w: w.encode("ascii", "ignore")),
+    "another encoding": lambda word, merges: right_encode(
+        word, merges, lambda text: text.encode("latin-1", "replace")
+    ),
 }
 
 
@@ -558,7 +313,7 @@ DOUBLES = {
         ),
         "either order; new token twice": lambda ids, pair, new: [
             token
-            for token in walk_where(lambda x, y, p: p in ((x, y), (y, x)))(ids, pair, new)
+            for token in merge_either_order(ids, pair, new)
             for _ in range(2 if token == new else 1)
         ],
     },

@@ -244,12 +244,6 @@ def with_epsilon(epsilon):
     return block
 
 
-def sequence_first(x, weights):
-    """Return what a module of PyTorch does unless it is told that the batch comes first."""
-    axes = (1, 0, 2) if x.ndim == 3 else (0, 1)
-    return ab.encoder_layer(x.transpose(axes), weights).transpose(axes)
-
-
 def in_one_matrix(hide):
     """Return causal attention whose mask is `hide(query places, key places)`."""
 

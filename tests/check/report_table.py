@@ -14,6 +14,9 @@ import pytest
 
 from attnbook import check
 
+CHECKS = {name: getattr(check, name) for name in check.__all__}
+"""What a call may name: the package loads each when it is asked for."""
+
 
 def report_rows(table: str) -> list[Any]:
     """Return parameters (call, mistake, said) for `pytest.mark.parametrize`, one for each call."""
@@ -27,7 +30,7 @@ def report_rows(table: str) -> list[Any]:
 
 def assert_report(call: str, mistake: str, said: str, names: dict[str, Any]) -> None:
     """Assert that `call`, evaluated with `names` and the checks, gives such a report."""
-    report = eval(call, {**{name: getattr(check, name) for name in check.__all__}, **names})
+    report = eval(call, {**CHECKS, **names})
     assert report.passed == (mistake == "right"), report
     assert report.mistake == (None if mistake in ("right", "unknown") else mistake), report
     shown = " ".join(filter(None, (report.message, report.detail, *report.notes)))

@@ -1,354 +1,24 @@
-"""Answers that readers might hand in to the checks of hashes and of attention over buckets.
-
-A wrong answer stands under the name of the mistake that its check must find, or of two.
-"""
+"""Answers on attention over buckets, and on what its tables cost, right and wrong."""
 
 import heapq
 import math
 
 import numpy as np
 import pytest
+from attention_answers import hidden, safe_softmax
+from hash_answers import parted, right_simhash
 
 import attnbook as ab
 from attnbook.arrays.array import array_namespace
-from attnbook.hashing import SimHash, StableHash
-
-# SimHash.
-
-
-def signs(test=lambda p: p >= 0, place=lambda j, k: 1 << j):
-    """Return the reader who goes through vectors and directions in loops."""
-
-    def answer(x, directions):
-        signatures = np.zeros(len(x), dtype=np.int64)
-        for i, row in enumerate(x):
-            for j, direction in enumerate(directions):
-                signatures[i] += int(test(float(row @ direction))) * place(j, len(directions))
-        return signatures
-
-    return answer
-
-
-def packed(bits):
-    """Shift and add, from the highest bit down."""
-    signature = 0 * bits[:, 0]
-    for j in reversed(range(bits.shape[1])):
-        signature = 2 * signature + bits[:, j]
-    return signature
-
-
-def right_simhash(x, directions):
-    return packed((x @ directions.T >= 0) * 1)
-
-
-def torch_simhash(x, directions):
-    import torch
-
-    bits = torch.nn.functional.linear(x, directions) >= 0
-    return (bits.long() << torch.arange(len(directions))).sum(-1)
-
-
-RIGHT_SIMHASH = (
-    signs(),
-    lambda x, a: (x @ a.T >= 0).astype(np.int64) @ (1 << np.arange(len(a))),
-    lambda x, a: np.bitwise_or.reduce(
-        (~(np.einsum("nd,kd->nk", x, a) < 0)).astype(np.int64) << np.arange(len(a)), axis=1
-    ),
-)
-
-SIMHASH = {
-    "bits not packed": lambda x, a: x @ a.T >= 0,
-    "bits not packed 2": lambda x, a: (x @ a.T >= 0).astype(int),
-    "floats for integers": lambda x, a: (x @ a.T >= 0) @ 2.0 ** np.arange(len(a)),
-    "bits reversed": signs(place=lambda j, k: 1 << (k - 1 - j)),
-    "bits reversed 2": lambda x, a: np.array(
-        [int("".join("01"[int(p >= 0)] for p in row), 2) for row in x @ a.T]
-    ),
-    "strict sign": signs(lambda p: p > 0),
-    "sign inverted": signs(lambda p: p <= 0),
-    "signs for bits": lambda x, a: packed(2 * (x @ a.T >= 0) - 1),
-    "floor for the sign": lambda x, a: packed(np.floor(x @ a.T).astype(int)),
-    "vector of zeros": lambda x, a: right_simhash(unit(x), a),
-    "half a bit for 0": lambda x, a: ((np.sign(x @ a.T) + 1) / 2 @ (1 << np.arange(len(a)))).astype(
-        int
-    ),
-    "all bits 1": signs(lambda p: p**2 >= 0),
-    "any or all": lambda x, a: (x @ a.T >= 0).any(axis=1).astype(int),
-    "any or all 2": lambda x, a: (x @ a.T >= 0).all(axis=1).astype(int),
-    "2·j for the power 2": signs(place=lambda j, k: j**2),
-    "packed into bytes 2": lambda x, a: np.packbits(x @ a.T >= 0, axis=1)[:, 0].astype(int),
-    "packed into bytes 3": lambda x, a: np.array(
-        [
-            int.from_bytes(row.tobytes(), "big")
-            for row in np.packbits(x @ a.T >= 0, axis=1, bitorder="little")
-        ]
-    ),
-    "mean for a threshold 2": lambda x, a: packed((x @ a.T >= np.median(x @ a.T)) * 1),
-    "one projection left out 2": lambda x, a: right_simhash(x, a[:-1]),
-    "packed in floats 2": lambda x, a: (
-        (x @ a.T >= 0).astype("float32") @ (2 ** np.arange(len(a))).astype("float32")
-    ).astype(int),
-    "bits summed": signs(place=lambda j, k: 1),
-    "parity": lambda x, a: np.bitwise_xor.reduce((x @ a.T >= 0).astype(int), axis=1),
-    "exclusive or for the power": signs(place=lambda j, k: 2 ^ j),
-    "bits reversed; exclusive or for the power": signs(place=lambda j, k: 2 ^ (k - 1 - j)),
-    "2·j for the power": signs(place=lambda j, k: 2 * j),
-    "powers of 10": lambda x, a: np.array(
-        [int("".join("01"[int(p >= 0)] for p in row)) for row in x @ a.T]
-    ),
-    "shifted once more": signs(place=lambda j, k: 2 << j),
-    "packed into bytes": lambda x, a: np.packbits(x @ a.T >= 0, axis=1),
-    "first projection alone": lambda x, a: (x @ a[0] >= 0).astype(int),
-    "one projection left out": lambda x, a: right_simhash(x, a[1:]) << 1,
-    "another threshold": signs(lambda p: p > 0.5),
-    "mean for a threshold": lambda x, a: packed(
-        (x @ a.T >= (x @ a.T).mean(axis=1, keepdims=True)) * 1
-    ),
-    "vectors centred": lambda x, a: right_simhash(x - x.mean(axis=0), a),
-    "projections summed": lambda x, a: ((x @ a.T).sum(-1) >= 0).astype(int),
-    "largest projection": lambda x, a: np.argmax(abs(x @ a.T), axis=-1),
-    "directions transposed": lambda x, a: packed((x @ a >= 0) * 1),
-    "packed over the vectors": lambda x, a: packed((x @ a.T >= 0).T * 1),
-    "too few bits": lambda x, a: right_simhash(x, a).astype(np.int32),
-    "too few bits 2": lambda x, a: right_simhash(x, a) % 2**31,
-    "packed in floats": lambda x, a: ((x @ a.T >= 0) @ 2.0 ** np.arange(len(a))).astype(int),
-    "bits reversed; strict sign": lambda x, a: packed((x @ a.T > 0)[:, ::-1]),
-    "bits reversed; signs for bits": lambda x, a: packed(np.sign(x @ a.T).astype(int)[:, ::-1]),
-    "vectors centred 2": lambda x, a: packed((((x - x.mean(0)) @ a.T) > 0) * 1),
-}
-
-
-# The p-stable hash.
-
-
-def codes(cut=np.floor, inside=lambda p, b, r: (p + b) / r, along=lambda x, a: x @ a.T):
-    return lambda x, a, b, r: cut(inside(along(x, a), b, r)).astype(np.int64)
-
-
-right_codes = codes()
-
-
-def codes_in_loops(x, directions, offsets, width):
-    out = np.empty((len(x), len(directions)), dtype=np.int64)
-    for i in range(len(x)):
-        for j in range(len(directions)):
-            out[i, j] = math.floor((float(x[i] @ directions[j]) + float(offsets[j])) / width)
-    return out
-
-
-def torch_codes(x, directions, offsets, width):
-    import torch
-
-    return torch.floor(torch.nn.functional.linear(x, directions, offsets) / width).long()
-
-
-RIGHT_CODES = (
-    codes_in_loops,
-    lambda x, a, b, r: ((x @ a.T + b[None, :]) // r).astype(np.int64),
-    lambda x, a, b, r: np.floor(np.divide(np.einsum("nd,kd->nk", x, a) + b, r)).astype("int64"),
-)
-
-
-def unit(x):
-    return x / np.sqrt((x * x).sum(-1, keepdims=True))
-
-
-STABLE_HASH = {
-    "floats for integers": lambda x, a, b, r: (x @ a.T + b) // r,
-    "truncated": lambda x, a, b, r: np.array(
-        [[int((p + c) / r) for p, c in zip(row, b, strict=True)] for row in x @ a.T]
-    ),
-    "rounded": codes(np.round),
-    "rounded up": codes(np.ceil),
-    "rounded up 2": codes(lambda t: np.floor(t) + 1),
-    "rounded 2": codes(inside=lambda p, b, r: (p + b + r / 2) / r),
-    "one too low": codes(inside=lambda p, b, r: (p + b - r) / r),
-    "offset counted twice": codes(inside=lambda p, b, r: (p + 2 * b) / r),
-    "another width": codes(inside=lambda p, b, r: 2 * (p + b) / r),
-    "another width 2": codes(inside=lambda p, b, r: (p + b) / math.sqrt(r)),
-    "ratio upside down": codes(inside=lambda p, b, r: r / (p + b)),
-    "rest of the division": lambda x, a, b, r: np.floor((x @ a.T + b) % r).astype(int),
-    "rounded twice 2": codes(inside=lambda p, b, r: (np.trunc(p) + b) / r),
-    "no negative codes 2": lambda *given: np.maximum(right_codes(*given), 0),
-    "codes negated": lambda *given: -right_codes(*given),
-    "projections scaled": codes(along=lambda x, a: x @ a.T / math.sqrt(x.shape[1])),
-    "vectors centred": codes(along=lambda x, a: (x - x.mean(axis=0)) @ a.T),
-    "distances for projections": codes(
-        along=lambda x, a: np.linalg.norm(x[:, None] - a[None], axis=-1)
-    ),
-    "one offset for all 2": codes(inside=lambda p, b, r: (p + b.sum()) / r),
-    "one projection for all": lambda *given: np.repeat(
-        right_codes(*given)[:, :1], len(given[2]), axis=1
-    ),
-    "projections in another order": lambda *given: np.sort(right_codes(*given), axis=1),
-    "remainder 2": lambda *given: right_codes(*given) % 1000,
-    "right ends": codes(lambda t: np.ceil(t) - 1),
-    "offset forgotten": lambda x, a, b, r: (x @ a.T // r).astype(int),
-    "offset forgotten 2": codes(inside=lambda p, b, r: np.floor(p / r) + b / r),
-    "offset divided alone": codes(inside=lambda p, b, r: p + b / r),
-    "offset outside the division": codes(inside=lambda p, b, r: p / r + b),
-    "truncated; offset outside the division": codes(np.trunc, lambda p, b, r: p / r + b),
-    "offset outside the division 2": codes(np.trunc, lambda p, b, r: np.floor(p / r) + b),
-    "offset outside the division 3": codes(inside=lambda p, b, r: (p + b * r) / r),
-    "offset subtracted": codes(inside=lambda p, b, r: (p - b) / r),
-    "width forgotten": codes(inside=lambda p, b, r: p + b),
-    "width multiplied": codes(inside=lambda p, b, r: p * r + b),
-    "width squared": lambda x, a, b, r: right_codes(x / r, a, b, r),
-    "rounded twice": codes(inside=lambda p, b, r: np.floor(p + b) / r),
-    "sign for the floor": codes(np.sign),
-    "no negative codes": lambda *given: abs(right_codes(*given)),
-    "vectors normalised": lambda x, a, b, r: right_codes(unit(x), a, b, r),
-    "codes summed": lambda *given: right_codes(*given).sum(-1),
-    "transposed": lambda x, a, b, r: np.floor((a @ x.T + b[:, None]) / r).astype(int),
-    "offset of the vector": codes(inside=lambda p, b, r: (p + b[:, None]) / r),
-    "one offset for all": codes(inside=lambda p, b, r: (p + b[0]) / r),
-    "directions transposed": codes(along=lambda x, a: x @ a),
-    "remainder": lambda *given: right_codes(*given) % 2**16,
-    "int32": lambda *given: right_codes(*given).astype(np.int32),
-    "offset forgotten; width forgotten": lambda x, a, b, r: np.floor(x @ a.T).astype(int),
-    "truncated; offset forgotten": lambda x, a, b, r: (x @ a.T / r).astype(int),
-    "rounded; offset subtracted": codes(np.rint, lambda p, b, r: (p - b) / r),
-    "rounded up; width multiplied": codes(np.ceil, lambda p, b, r: (p + b) * r),
-    "offset outside the division; transposed": lambda *given: (
-        codes(inside=lambda p, b, r: p / r + b)(*given).T
-    ),
-}
-
-
-# The collision probability.
-
-
-def phi(z):
-    return 0.5 * math.erfc(-z / math.sqrt(2))
-
-
-ROOT = math.sqrt(2 * math.pi)
-
-
-def datar(
-    near=lambda c, r: 1 - 2 * phi(-r / c),
-    front=lambda c, r: 2 * c / (ROOT * r),
-    bracket=lambda c, r: 1 - math.exp(-r * r / (2 * c * c)),
-    at_zero=1.0,
-):
-    """Return the probability of single numbers."""
-    return lambda c, r: at_zero if c == 0 else near(c, r) - front(c, r) * bracket(c, r)
-
-
-right_probability = datar()
-
-
-def on_arrays(function):
-    return np.vectorize(function, otypes=[float])
-
-
-def probability_of_arrays(distance, width):
-    """Write into an array, which takes arrays alone."""
-    out = np.ones_like(distance)
-    apart = distance > 0
-    out[apart] = on_arrays(right_probability)(distance[apart], width)
-    return out
-
-
-def probability_by_integral(distance, width):
-    """Integrate 2φ(z)(1 − cz/r) from 0 to r/c by Gauss-Legendre in many pieces."""
-    if distance == 0:
-        return 1
-    nodes, weights = np.polynomial.legendre.leggauss(40)
-    end = min(width / distance, 40)
-    pieces = np.linspace(0, end, 41)
-    z = (pieces[:-1, None] + pieces[1:, None] + nodes * (end / 40)) / 2
-    f = 2 * np.exp(-z * z / 2) / ROOT * (1 - distance * z / width)
-    return float(np.sum(f * weights) * end / 80)
-
-
-def integral_to(end, distance, width):
-    z = (np.arange(1000) + 0.5) * end / 1000
-    density = 2 * np.exp(-z * z / 2) / ROOT
-    return float(np.sum(density * (1 - distance * z / width)) * end / 1000)
-
-
-def torch_probability(distance, width):
-    import torch
-
-    t = width / torch.where(distance == 0, width, distance)
-    loss = math.sqrt(2 / math.pi) / t * -torch.expm1(-t * t / 2)
-    return torch.where(distance == 0, 1.0, torch.erf(t / math.sqrt(2)) - loss)
-
-
-COLLISION_PROBABILITY = {
-    "arccos": lambda c, r: 1 - 2 / math.pi * math.acos(min(c / r, 1)),
-    "SimHash's probability": lambda c, r: 1 - np.arccos(1 - c * c / 2) / math.pi,
-    "D and r exchanged": lambda c, r: right_probability(r, c) if c else math.nan,
-    "one tail": datar(near=lambda c, r: 1 - phi(-r / c)),
-    "tails of the other side": datar(near=lambda c, r: 1 - phi(-r / c) / 2),
-    "sign inside Φ": datar(near=lambda c, r: 1 - 2 * phi(r / c)),
-    "erf for Φ": datar(near=lambda c, r: math.erf(r / c)),
-    "density for Φ": datar(near=lambda c, r: 1 - 2 * math.exp(-r * r / c / c / 2) / ROOT),
-    "D and r exchanged 2": datar(near=lambda c, r: 1 - 2 * phi(-c / r)),
-    "argument of Φ": datar(near=lambda c, r: 1 - 2 * phi(-r / (2 * c))),
-    "another exponent": datar(bracket=lambda c, r: 1 - math.exp(-r * r / (2 * c))),
-    "another exponent 2": datar(bracket=lambda c, r: 1 - math.exp(-((r / c) ** 2) / 4)),
-    "no 1 − exp 2": datar(bracket=lambda c, r: 1 + math.exp(-r * r / (2 * c * c))),
-    "root of 2π 2": datar(front=lambda c, r: 2 * c / math.sqrt(2 * math.pi * r)),
-    "root of 2π 3": datar(front=lambda c, r: 1),
-    "integral to another end": lambda c, r: integral_to(1, c, r) if c else 1,
-    "integral to another end 2": lambda c, r: integral_to(r, c, r) if c else 1,
-    "density without 1/D": lambda c, r: c * right_probability(c, r) if c else 1,
-    "Gaussian kernel 2": lambda c, r: math.exp(-c / r),
-    "distance scaled": lambda c, r: right_probability(math.sqrt(2) * c, r),
-    "exponent without the 2": datar(bracket=lambda c, r: 1 - math.exp(-((r / c) ** 2))),
-    "exponent without the 2 2": datar(bracket=lambda c, r: 1 - math.exp(-(r**2) / 2 * c**2)),
-    "exponent without the square": datar(bracket=lambda c, r: 1 - math.exp(-r / (2 * c))),
-    "sign of the exponent": datar(bracket=lambda c, r: 1 - math.exp(r * r / c / c / 2)),
-    "no 1 − exp": datar(bracket=lambda c, r: math.exp(-r * r / c / c / 2)),
-    "second term added": datar(front=lambda c, r: -2 * c / (ROOT * r)),
-    "second term forgotten": datar(front=lambda c, r: 0),
-    "root of 2π": datar(front=lambda c, r: 2 * c / (math.sqrt(2) * math.pi * r)),
-    "last term without its 2": datar(front=lambda c, r: c / (ROOT * r)),
-    "last term upside down": datar(front=lambda c, r: 2 * r / (ROOT * c)),
-    "normal for its absolute value": lambda c, r: right_probability(c, r) / 2,
-    "Cauchy": lambda c, r: (
-        2 * math.atan(r / c) / math.pi - math.log(1 + (r / c) ** 2) / (math.pi * r / c)
-    ),
-    "no random direction": lambda c, r: max(0, 1 - c / r),
-    "mean of the distance": lambda c, r: max(0, 1 - math.sqrt(2 / math.pi) * c / r),
-    "Gaussian kernel": lambda c, r: math.exp(-((c / r) ** 2) / 2),
-    "product for the ratio": lambda c, r: right_probability(1 / c, r) if c else 1,
-    "several projections": lambda c, r: 1 - (1 - right_probability(c, r)) ** 2,
-    "distance squared": lambda c, r: right_probability(c**2, r),
-    "not colliding": lambda c, r: 1 - right_probability(c, r),
-    "width ignored": lambda c, r: right_probability(c, 1),
-    "ratio squared": lambda c, r: right_probability(1, (r / c) ** 2) if c else 1,
-    "distance 0": lambda c, r: right_probability(c, r) if c else 1 / c,
-    "distance 0 2": datar(at_zero=0.0),
-    "distance 0 3": lambda c, r: probability_of_arrays(c, r) * c / c,
-    "one tail; exponent without the 2": datar(
-        near=lambda c, r: 1 - phi(-r / c), bracket=lambda c, r: 1 - math.exp(-((r / c) ** 2))
-    ),
-    "erf for Φ; last term upside down": datar(
-        near=lambda c, r: math.erf(r / c), front=lambda c, r: 2 * r / (ROOT * c)
-    ),
-}
-
 
 # Attention over buckets.
-
-
-def right_weights(scores, mask):
-    hidden = np.where(mask, scores, -np.inf)
-    best = np.where(mask.any(1, keepdims=True), hidden.max(1, keepdims=True), 0)
-    powers = np.exp(hidden - best)
-    total = powers.sum(1, keepdims=True)
-    return powers / np.where(total == 0, 1, total)
 
 
 def sketch(
     join=lambda meets: meets.any(-1),
     meets=lambda of_queries, of_keys: of_queries[:, None] == of_keys[None],
     factor=lambda query, value: query.shape[1] ** -0.5,
-    weigh=None,
-    empty=None,
+    weigh=lambda scores, mask: safe_softmax(hidden(scores, mask)),
     values=lambda query, key, value: value,
 ):
     """Return the reader who makes a mask of what meets; `weigh(scores, mask)` gives the weights."""
@@ -356,10 +26,7 @@ def sketch(
     def answer(query, key, value, of_queries, of_keys):
         mask = join(meets(of_queries, of_keys))
         scores = query @ key.T * factor(query, value)
-        found = (weigh or right_weights)(scores, mask)
-        if empty is not None:
-            found = np.where(mask.any(1, keepdims=True), found, empty(scores))
-        return found @ values(query, key, value)
+        return weigh(scores, mask) @ values(query, key, value)
 
     return answer
 
@@ -423,10 +90,6 @@ def late(scores, mask):
     return powers / np.where(total == 0, 1.0, total)
 
 
-def as_dtype(dtype):
-    return sketch(meets=lambda q, k: q.astype(dtype)[:, None] == k.astype(dtype)[None])
-
-
 def one_key_a_bucket(meets):
     """Let the last key that comes to a bucket stay there alone."""
     later = np.cumsum(meets[:, ::-1], axis=1)[:, ::-1]
@@ -440,66 +103,16 @@ def no_rows(query, key, value, of_queries, of_keys):
 
 SKETCH_ATTENTION = {
     "duplicates kept": counted,
-    "every table": sketch(lambda meets: meets.all(-1)),
-    "two tables or more": sketch(lambda meets: meets.sum(-1) >= 2),
-    "two tables or more 2": sketch(lambda meets: meets.mean(-1) > 0.5),
-    "exactly one table": sketch(lambda meets: meets.sum(-1) == 1),
-    "exactly one table 2": sketch(lambda meets: np.logical_xor.reduce(meets, axis=-1)),
-    "most tables alone": sketch(
-        lambda meets: meets.any(-1) & (meets.sum(-1) == meets.sum(-1).max(1, keepdims=True))
-    ),
     "one key a bucket": sketch(one_key_a_bucket),
-    "first query for all": lambda q, k, v, s, t: right_sketch(
-        q, k, v, np.broadcast_to(s[:1], s.shape), t
-    ),
-    "sign of the signatures": sketch(meets=lambda q, k: abs(q)[:, None] == abs(k)),
-    "sign of the signatures 2": sketch(meets=lambda q, k: q[:, None] <= k),
-    "divided by a number": lambda q, k, v, s, t: right_sketch(q, k, v, s, t) / s.shape[1],
-    "divided by a number 2": sketch(
-        weigh=lambda s, m: right_weights(s, m) / np.maximum(m.sum(1, keepdims=True), 1)
-    ),
-    "signatures in fewer bits 3": sketch(meets=lambda q, k: q[:, None] % 64 == k % 64),
-    "sum over the tables": per_table(lambda outputs, found: sum(outputs)),
-    "mean over all tables": per_table(lambda outputs, found: sum(outputs) / len(outputs)),
+    "signatures in fewer bits": sketch(meets=lambda q, k: q[:, None] % 64 == k % 64),
     "mean over the tables": per_table(
         lambda outputs, found: sum(outputs) / np.maximum(found.sum(0), 1)
     ),
-    "one table alone": sketch(lambda meets: meets[..., 0]),
-    "one table left out": sketch(lambda meets: meets[..., 1:].any(-1)),
-    "one table alone 2": per_table(
+    "one table alone": per_table(
         lambda outs, found: np.take_along_axis(np.array(outs), found.argmax(0)[None], 0)[0]
     ),
-    "tables mixed up": sketch(
-        meets=lambda q, k: q[:, None, :, None] == k[None, :, None], join=lambda m: m.any((2, 3))
-    ),
-    "signatures added up": sketch(meets=lambda q, k: q.sum(1)[:, None, None] == k.sum(1)[:, None]),
-    "buckets ignored": lambda query, key, value, *signatures: ab.attention(query, key, value),
-    "candidates inverted": sketch(lambda meets: ~meets.any(-1)),
-    "softmax over all keys": sketch(weigh=lambda s, mask: ab.softmax(s) * mask),
-    "score 0 for the others": sketch(weigh=lambda s, mask: ab.softmax(s * mask)),
-    "no scale": sketch(factor=lambda query, value: 1.0),
-    "scale by d_k": sketch(factor=lambda query, value: 1 / query.shape[1]),
-    "scale multiplied": sketch(factor=lambda query, value: query.shape[1] ** 0.5),
-    "scale by √d_v": sketch(factor=lambda query, value: value.shape[1] ** -0.5),
-    "unnormalised": sketch(weigh=lambda s, mask: np.exp(s) * mask),
-    "mean of the candidates": sketch(
-        weigh=lambda s, mask: mask / np.maximum(mask.sum(1, keepdims=True), 1)
-    ),
-    "best candidate alone": sketch(
-        weigh=lambda s, mask: mask * (s == np.where(mask, s, -np.inf).max(1, keepdims=True))
-    ),
-    "key used as value": sketch(values=lambda query, key, value: key),
-    "weights returned": sketch(values=lambda query, key, value: np.eye(len(key), dtype=key.dtype)),
-    "query without candidates": sketch(empty=lambda scores: np.nan),
-    "empty row uniform": sketch(weigh=lambda s, mask: ab.softmax(np.where(mask, s, -1e9))),
-    "empty row sees everything": sketch(empty=ab.softmax),
     "empty rows left out": no_rows,
-    "no maximum": sketch(
-        weigh=lambda s, m: np.exp(s) * m / np.maximum((np.exp(s) * m).sum(1, keepdims=True), 1e-99)
-    ),
     "maximum over all keys": sketch(weigh=late),
-    "signatures in fewer bits": as_dtype("float64"),
-    "signatures in fewer bits 2": as_dtype("int32"),
     "every table; no scale": sketch(lambda meets: meets.all(-1), factor=lambda query, value: 1.0),
     "one table alone; scale by d_k": sketch(
         lambda meets: meets[..., 0], factor=lambda query, value: 1 / query.shape[1]
@@ -516,22 +129,18 @@ SKETCH_ATTENTION = {
 # Multi-probe.
 
 
-def probes_by(price=lambda p: p**2, own_too=True, flip=lambda s, j: s ^ (1 << j)):
-    """Return the reader who merges bit by bit, and keeps the cheapest, in any library."""
-
-    def answer(x, directions, n_probes):
-        xp = array_namespace(x)
-        along = x @ directions.T
-        signatures = right_simhash(x, directions)[:, None]
-        cost = xp.zeros(signatures.shape, dtype=along.dtype)
-        for j in range(directions.shape[0]):
-            cost = xp.concat([cost, cost + price(along[:, j : j + 1])], axis=1)
-            signatures = xp.concat([signatures, flip(signatures, j)], axis=1)
-            kept = xp.argsort(cost, axis=1, stable=True)[:, : n_probes + 1 - own_too]
-            cost, signatures = (xp.take_along_axis(a, kept, axis=1) for a in (cost, signatures))
-        return signatures[:, 1 - own_too :]
-
-    return answer
+def right_probes(x, directions, n_probes):
+    """Merge bit by bit, and keep the cheapest, in any library."""
+    xp = array_namespace(x)
+    along = x @ directions.T
+    signatures = right_simhash(x, directions)[:, None]
+    cost = xp.zeros(signatures.shape, dtype=along.dtype)
+    for j in range(directions.shape[0]):
+        cost = xp.concat([cost, cost + along[:, j : j + 1] ** 2], axis=1)
+        signatures = xp.concat([signatures, signatures ^ (1 << j)], axis=1)
+        kept = xp.argsort(cost, axis=1, stable=True)[:, :n_probes]
+        cost, signatures = (xp.take_along_axis(a, kept, axis=1) for a in (cost, signatures))
+    return signatures
 
 
 def probes_by_heap(x, directions, n_probes):
@@ -579,32 +188,17 @@ def probes_in_all(total):
 
 PROBES = {
     "one after the other": flipped_by(lambda p: np.bitwise_xor.accumulate(1 << p, axis=1)),
-    "number of the bit flipped": flipped_by(lambda p: p),
-    "own bucket left out": probes_by(own_too=False),
-    "own bucket alone": lambda x, a, n: np.repeat(right_simhash(x, a)[:, None], n, axis=1),
     "own bucket twice": lambda x, a, n: np.concatenate(
-        [right_simhash(x, a)[:, None], probes_by()(x, a, n)], axis=1
+        [right_simhash(x, a)[:, None], right_probes(x, a, n)], axis=1
     )[:, :n],
-    "own bucket last": lambda *given: np.roll(probes_by()(*given), -1, axis=1),
-    "likeliest last": lambda *given: probes_by()(*given)[:, ::-1],
     "sum before the square": probes_in_all(lambda p, sets: (p @ sets.T) ** 2),
-    "distances not squared 2": probes_by(lambda p: abs(p) ** 3),
     "nearest plane decides": probes_in_all(lambda p, sets: (p[:, None] ** 4 * sets).sum(-1)),
-    "one order for all rows": probes_by(lambda p: (p**2).mean() + 0 * p),
     "rank for the plane": flipped_by(lambda p: 1 << np.argsort(p, axis=1)),
-    "next bit flipped": probes_by(flip=lambda s, j: s ^ (2 << j)),
-    "next bit flipped 2": flipped_by(lambda p: 1 << (p + 1)),
     "bits reversed": lambda x, a, n: (
         right_simhash(x, a)[:, None]
-        ^ probes_by()(x, a[::-1], n)
+        ^ right_probes(x, a[::-1], n)
         ^ right_simhash(x, a[::-1])[:, None]
     ),
-    "added for flipped 2": probes_by(flip=lambda s, j: s & ~(1 << j)),
-    "single planes alone": flipped_by(lambda p: 1 << p),
-    "distances not squared": probes_by(np.abs),
-    "lowest bits first": probes_by(np.ones_like),
-    "signed products": probes_by(lambda p: p),
-    "added for flipped": probes_by(flip=lambda s, j: s | (1 << j)),
 }
 
 
@@ -614,64 +208,35 @@ PROBES = {
 def weighed(
     tables=np.ceil,
     power=lambda p, k: np.mean(p**k),
-    each_table=True,
-    d_counts=True,
-    has=lambda p, k: p**k,
     hashes=lambda d, k, count: d * k * count,
     add=lambda hashing, found, read: hashing + found + read,
-    looks=lambda count, k: count,
-    first=1,
 ):
     """Return the reader who goes through the numbers of projections in a loop."""
 
     def answer(n, d, p_near, p_other, delta, costs):
         counts, total = np.zeros(32), np.zeros(32)
         product, look_up, candidate = costs
-        for i, k in enumerate(range(first, first + 32)):
-            count = tables(math.log(delta) / np.log(1 - has(p_near, k)))
-            hashing = product * hashes(d if d_counts else 1, k, count)
-            read = candidate * n * power(p_other, k) * (count if each_table else 1)
-            counts[i], total[i] = count, add(hashing, look_up * looks(count, k), read)
+        for i in range(32):
+            count = tables(math.log(delta) / np.log(1 - p_near ** (i + 1)))
+            read = candidate * n * power(p_other, i + 1) * count
+            hashing = product * hashes(d, i + 1, count)
+            counts[i], total[i] = count, add(hashing, look_up * count, read)
         return counts, total
 
     return answer
 
 
 TABLE_COSTS = {
-    "one table too many": weighed(lambda x: np.ceil(x) + 1),
-    "one projection enough": weighed(has=lambda p, k: 1 - (1 - p) ** k),
-    "other for near": lambda n, d, near, other, *more: weighed(
-        has=lambda p, k: np.mean(other) ** k
-    )(n, d, near, other, *more),
     "promise for all keys": lambda n, d, near, other, delta, costs: weighed()(
         n, d, near, other, delta / n, costs
     ),
-    "kappa from 2": weighed(first=2),
     "n and d exchanged": lambda n, d, *more: weighed()(d, n, *more),
-    "wrong sign": weighed(lambda x: np.ceil(-x)),
-    "not agreeing": weighed(power=lambda p, k: np.mean((1 - p) ** k)),
-    "not rounded 2": lambda *given: (weighed()(*given)[0], weighed(lambda x: x)(*given)[1]),
-    "sum for a product": weighed(hashes=lambda d, k, count: (d + k) * count),
+    "not rounded": lambda *given: (weighed()(*given)[0], weighed(lambda x: x)(*given)[1]),
     "keys hashed too": lambda n, *more: weighed(hashes=lambda d, k, count: n * d * k * count)(
         n, *more
     ),
-    "one look-up": weighed(looks=lambda count, k: 1),
-    "look-ups of projections": weighed(looks=lambda count, k: k),
-    "tables counted twice": weighed(looks=lambda count, k: count**2),
-    "candidates times a width": weighed(power=lambda p, k: k * np.mean(p**k)),
-    "prices not used": lambda n, d, near, other, delta, costs: weighed()(
-        n, d, near, other, delta, np.ones(3)
-    ),
     "not their total": weighed(add=max),
-    "not the mean": weighed(power=lambda p, k: np.median(p) ** k),
-    "power forgotten": weighed(power=lambda p, k: np.mean(p)),
-    "rounded down": weighed(np.floor),
-    "not rounded": weighed(lambda x: x),
     "mean before the power": weighed(power=lambda p, k: np.mean(p) ** k),
-    "sum for the mean": weighed(power=lambda p, k: np.sum(p**k)),
-    "candidates of one table": weighed(each_table=False),
-    "one projection to hash": weighed(d_counts=False),
-    "exchanged": lambda *given: weighed()(*given)[::-1],
 }
 
 
@@ -700,38 +265,12 @@ RIGHT_TABLE_COSTS = (
 )
 
 ALL = {
-    "simhash": SIMHASH,
-    "stable_hash": STABLE_HASH,
-    "collision_probability": COLLISION_PROBABILITY,
     "sketch_attention": SKETCH_ATTENTION,
     "probes": PROBES,
     "table_costs": TABLE_COSTS,
 }
-WRONG, DOUBLES = (
-    {
-        name: {wrong: f for wrong, f in table.items() if ("; " in wrong) is several}
-        for name, table in ALL.items()
-    }
-    for several in (False, True)
-)
+WRONG, DOUBLES = parted(ALL)
 RIGHT = {
-    "simhash": (
-        lambda x, directions: SimHash(directions[None]).signatures(x)[:, 0],
-        right_simhash,
-        *RIGHT_SIMHASH,
-    ),
-    "stable_hash": (
-        lambda x, a, b, width: StableHash(a[None], b[None], width).codes(x)[:, 0],
-        right_codes,
-        *RIGHT_CODES,
-    ),
-    "collision_probability": (
-        StableHash.collision_probability,
-        on_arrays(right_probability),
-        right_probability,
-        probability_by_integral,
-        probability_of_arrays,
-    ),
     "sketch_attention": (
         lambda q, k, v, s, t: ab.attention(q, k, v, (s[:, None] == t[None]).any(-1)),
         right_sketch,
@@ -742,12 +281,9 @@ RIGHT = {
             )
         ),
     ),
-    "probes": (probes_by(), probes_by_heap),
+    "probes": (right_probes, probes_by_heap),
     "table_costs": RIGHT_TABLE_COSTS,
 }
 ONLY_TORCH = {
-    "simhash": torch_simhash,
-    "stable_hash": torch_codes,
-    "collision_probability": torch_probability,
     "sketch_attention": torch_sketch,
 }

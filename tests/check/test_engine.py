@@ -18,16 +18,18 @@ import warnings
 from dataclasses import replace
 
 import attention_answers as answers
+import masking_answers as masking  # noqa: F401 (for the tables)
+import multi_head_answers as heads  # noqa: F401
 import numpy as np
 import pytest
 from all_answers import need_torch
 from attention_answers import right_attention, sm
 from cases import every_day
-from error_table import assert_raises, error_rows
+from error_table import error_test
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
-from report_table import assert_report, report_rows
+from report_table import CHECKS, assert_report, report_rows
 
 import attnbook
 from attnbook import check
@@ -40,8 +42,6 @@ from attnbook.check.exercises import softmax as normalization
 REFUSED = """
 softmax(5)
     TypeError: f must be a function of (x), got int
-softmax([1, 2])
-    TypeError: f must be a function of (x), got list
 attention_vjp(None)
     TypeError: f must be a function of (query, key, value, grad_output), got NoneType
 attention(print, time_limit="1")
@@ -50,14 +50,10 @@ attention_vjp(print, time_limit=-1)
     ValueError: time_limit must be finite and at least 0, got -1.0
 encoder_layer(print, norm="mid")
     ValueError: norm must be one of pre, post, got 'mid'
-decoder_layer(print, norm="mid")
-    ValueError: norm must be one of pre, post, got 'mid'
 """
 
 
-@pytest.mark.parametrize(("call", "kind", "message"), error_rows(REFUSED))
-def test_what_is_refused(call, kind, message):
-    assert_raises(call, kind, message, {name: getattr(check, name) for name in check.__all__})
+test_what_is_refused = error_test(REFUSED, CHECKS)
 
 
 # What the functions of the table of reports do.
@@ -190,11 +186,6 @@ def prints(x):
     return sm(x)
 
 
-def prints_and_fails(x):
-    print("so")
-    raise ValueError
-
-
 def warns(x):
     warnings.warn("look", stacklevel=1)
     return np.exp(np.asarray(x)) / np.exp(np.asarray(x)).sum(-1, keepdims=True)
@@ -248,11 +239,7 @@ attention(lambda query, key: query)
     position: (query, key, value). Every further argument needs a default value.
 attention(with_mask)
     wrong arguments: Your function takes (query, key, value, mask, *, scale), but
-softmax(lambda: None)
-    wrong arguments: it is called with 1 argument by position: (x).
 attention(lambda *arrays: right(*arrays))
-    right: agrees
-softmax(lambda scores, /: sm(scores))
     right: agrees
 softmax(lambda x, axis=-1, /: sm(x, axis))
     right: `axis` was not checked: your function takes no argument of that name.
@@ -280,12 +267,6 @@ attention(lambda q, k, v: (right(q, k, v), answers.right_weights(q, k)))
 softmax(lambda x: np.asarray(x).tolist())
     wrong type: Your function returns a list as weights, where an array is expected, of the
     library that the inputs come from. It was given x (3, 3) of float64.
-softmax(lambda x: np.ma.masked_array(np.asarray(x)))
-    wrong type: Your function returns a MaskedArray as weights
-softmax(lambda x: 0.5)
-    wrong type: Your function returns a float as weights
-softmax(lambda x: "softmax")
-    wrong type: Your function returns a str as weights
 softmax(lambda x: (row for row in x))
     wrong type: Your function returns a generator as weights
 softmax(lambda x: Unreadable())
@@ -295,10 +276,6 @@ attention_vjp(lambda q, k, v, g: (q, k, None))
 softmax(lambda x: sm(np.asarray(x)).astype("int64"))
     wrong dtype: The dtype of your weights is int64, where floating-point numbers are expected. An
     array made to be filled, or a comparison, may have set it.
-softmax(lambda x: sm(np.asarray(x)).astype("bool"))
-    wrong dtype: The dtype of your weights is bool
-softmax(lambda x: sm(np.asarray(x)).astype("object"))
-    wrong dtype: The dtype of your weights is object
 softmax(lambda x: sm(np.asarray(x)).astype("float16"))
     wrong dtype: The dtype of your weights is float16, which keeps t
 attention(lambda q, k, v: right(q, k, v)[..., :1])
@@ -309,8 +286,6 @@ softmax(lambda x: answers.total(x))
 attention_vjp(lambda q, k, v, g: (q, k))
     wrong number of results: Your function must return 3 arrays, (grad_query, grad_key,
     grad_value), in this order; it returns 2.
-attention_vjp(lambda q, k, v, g: [q, k, v, v])
-    wrong number of results: in this order; it returns 4.
 attention_vjp(lambda q, k, v, g: q)
     wrong number of results: in this order; it returns an ndarray.
 attention_vjp(one_gradient_wrong)
@@ -327,8 +302,6 @@ softmax(broken_in_an_import)
     raises: of broken_in_an_import: `return importlib.import_module
 softmax(without_file("return missing"))
     raises: Your function raises NameError: name 'missing' is not defined, at line 2 of f. It was
-softmax(without_file("raise ValueError('give it as X.')"))
-    raises: Your function raises ValueError: give it as X, at line 2 of f. It was
 attention(only_square)
     raises: Your function raises ValueError: shapes differ, at line…of only_square: `raise
     ValueError("shapes differ\\nsecond line")`. It was given query (2, 3), key (5, 3), value
@@ -370,8 +343,6 @@ softmax(drifts)
     float64: weights[0, 0] is
 softmax(prints)
     right: it prints; the check holds the text back.
-softmax(prints_and_fails)
-    raises: ValueError
 softmax(warns)
     no maximum: exp
 softmax(writes)
@@ -462,11 +433,6 @@ def by_batched_products(query, key, value):
     return torch.bmm(weights, value)
 
 
-def of_four_axes(query, key, value):
-    _, _, _, d = query.size()
-    return (query @ key.transpose(2, 3) / d**0.5).softmax(-1) @ value
-
-
 def in_bfloat16(x):
     import torch
 
@@ -513,8 +479,6 @@ attention(of_batches_of_heads)
 softmax(in_float32)
     raises: Convert that to the dtype of the input, for example by `.to(x.dtype)` in PyTorch.
 attention(by_batched_products)
-    right: on one sequence without a batch axis it raises
-attention(of_four_axes)
     right: on one sequence without a batch axis it raises
 softmax(lambda x: sm(-x) if isinstance(x, np.ndarray) else sm(x))
     right: right on PyTorch; on NumPy its result differs.
@@ -898,8 +862,6 @@ engine.run(toy(), lambda x: -0.0 * x**2, 9)
     constant: Your function returns 0 for every input. Is it finished?
 engine.run(toy(), lambda x: x**3, 9)
     unknown: Your numbers differ
-engine.run(toy(), lambda x: x * np.nan, 9)
-    NaN: NaN or infinity
 engine.run(toy(mistakes=(NEITHER,)), lambda x: 3 * x, 9)
     a: A.
 engine.run(toy(mistakes=(NOTHING_ADDED,), variants=TIMES_3), lambda x: 3 * x, 9)
@@ -933,12 +895,10 @@ def test_only_what_is_finite_in_the_right_result_can_be_lost(factor, mistake, mo
 
 
 RELATED = """
-softmax(lambda x: -2 * answers.SOFTMAX["not normalised 2"](x))
+softmax(lambda x: -2 * answers.SOFTMAX["not normalised"](x))
     not normalised; result scaled: Your result is -2 times what that alone gives.
 softmax(lambda x: 3 * sm(x))
     result scaled: Your result is 3 times the right one.
-softmax(lambda x: 1.001 * sm(x))
-    result scaled: Your result is 1.001 times the right one.
 softmax(lambda x: sm(x) / x.shape[-1])
     result scaled: Your result is a multiple of the right one, by a factor that changes: 0.2 with x
     (2, 5) of float64, and 0.3333 with x (3, 3) of float64.
@@ -952,7 +912,7 @@ attention(lambda q, k, v: right(q, k, v)[..., ::-1, :] if isinstance(q, np.ndarr
     result reversed: Your result is the right one in reverse order along axis −2.
 attention_weights(lambda q, k: np.roll(answers.right_weights(q, k), 1, -1))
     result moved by one place: Your result is the right one, moved on by one place along axis −1.
-split_heads(lambda x, h: 0 * answers.right_split(x, h) + answers.right_split(x, h)[..., :1, :])
+split_heads(lambda x, h: 0 * heads.right_split(x, h) + heads.right_split(x, h)[..., :1, :])
     one place for all: the same everywhere along axis −2, which is right for the first place.
 layer_norm(lambda x, g, b: attnbook.layer_norm(x, g, b) + x)
     x in the result: Your result is the right one plus `x`.
@@ -960,15 +920,8 @@ softmax(lambda x: x - sm(x))
     x in the result: Your result is `x` less the right one.
 softmax(lambda x: sm(x) ** 2)
     function of the result: Your result is the square of the right one.
-attention_vjp(lambda *given: tuple(x + 1 for x in answers.gradients(*given)))
-    number added: Your grad_query and your grad_key and your grad_value are each the right one plus
-    1.
-causal_mask(lambda n_q, n_k: answers.right_causal(n_q, n_k) & (np.arange(n_k) > 0))
+causal_mask(lambda n_q, n_k: masking.right_causal(n_q, n_k) & (np.arange(n_k) > 0))
     one place 0: Your result is right but for the first place along axis −1, which holds 0.
-teacher_forcing(lambda t: (t[..., :-1] + 1, t[..., 1:]))
-    number added: Your decoder_input is the right one plus 1.
-rotary(lambda x: -attnbook.positions.rotary(x, interleaved=True))
-    result negated: Your result is minus the right one.
 softmax(lambda x: np.round(sm(x) * 8) / 8)
     unknown: Your numbers differ
 """

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 from cases import every_day
+from error_table import error_test
 from head_models import (
     EQUIVARIANT,
     IN_ORDER,
@@ -31,7 +32,6 @@ from property_models import (
     CAUSAL,
     LEAKS,
     SQUARE,
-    TOKENS,
     WIDTH,
     Block,
     CausalConvolution,
@@ -55,6 +55,8 @@ from property_models import (
 )
 
 import attnbook
+from attnbook.check.engine.steps import Case
+from attnbook.check.properties.head_mistakes import NAMES, Layout, check_of
 from attnbook.check.properties.head_mistakes import TEXT as HEADS
 from attnbook.check.properties.heads_are_independent import heads_are_independent
 from attnbook.check.properties.no_future_leak import FUTURE, no_future_leak
@@ -124,11 +126,24 @@ def without_mode(mistake):
 
 
 def test_every_sentence_has_a_wrong_model():
-    untested = {"together", "mixed"}
     for models, sentences, _ in WRONG.values():
         found = {without_mode(mistake_of(name) or "unknown") for name in models}
-        assert found >= {*sentences} - untested
+        ways = {mistake.name for mistake in HEADS.mistakes + HEADS["of the width"]}
+        assert found >= {*sentences} - {"together", "mixed"} - ways
         assert len({*sentences.values()}) == len(sentences)
+
+
+def test_every_way_to_get_heads_wrong_is_told_by_its_name():
+    checked = check_of(Layout(H, None, [X.shape] * 3))
+    for mistake in checked.mistakes:
+        for way in mistake.ways:
+            model = checked.model(way)
+            report = heads_are_independent(
+                lambda *arrays, model=model: model(Case(dict(zip(NAMES, arrays, strict=True))))[0],
+                H,
+                X,
+            )
+            assert report.mistake == mistake.name, way
 
 
 def test_the_first_pair_and_the_mode_are_told():
@@ -350,38 +365,29 @@ def test_attention_over_the_heads_where_they_have_an_axis():
         assert report.mistake == "attention over the heads"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "options", "error", "message"),
-    [
-        ((5, H, X), {}, TypeError, r"^f must be callable, got int$"),
-        ((attend, 1, X), {}, ValueError, r"^n_heads must be at least 2, got 1$"),
-        ((attend, 2.0, X), {}, TypeError, r"^n_heads must be an int, got float$"),
-        (
-            (attend, 5, X),
-            {},
-            ValueError,
-            r"^example must have shape \(\.\.\., n, 5·d\), got \(3, 7, 12\)$",
-        ),
-        (
-            (attend, 4, X),
-            {"head_axis": -3},
-            ValueError,
-            r"^example must have shape \(\.\.\., 4, n, d\), got \(3, 7, 12\)$",
-        ),
-        (
-            (attend, H, X),
-            {"head_axis": 1},
-            ValueError,
-            r"^head_axis must be None, -3 or -2, got 1$",
-        ),
-        ((attend, H, (X, X)), {}, ValueError, r"^example must be one array or three, got 2$"),
-        ((attend, H, TOKENS), {}, TypeError, r"^query must have a real floating dtype, got int64$"),
-        ((attend, H, X), {"time_limit": -1}, ValueError, r"^time_limit must be finite and at"),
-    ],
-)
-def test_bad_arguments_for_heads(arguments, options, error, message):
-    with pytest.raises(error, match=message):
-        heads_are_independent(*arguments, **options)
+REFUSED = """
+heads_are_independent(5, H, X)
+    TypeError: f must be callable, got int
+heads_are_independent(attend, 1, X)
+    ValueError: n_heads must be at least 2, got 1
+heads_are_independent(attend, 2.0, X)
+    TypeError: n_heads must be an int, got float
+heads_are_independent(attend, 5, X)
+    ValueError: example must have shape (..., n, 5·d), got (3, 7, 12)
+heads_are_independent(attend, 4, X, head_axis=-3)
+    ValueError: example must have shape (..., 4, n, d), got (3, 7, 12)
+heads_are_independent(attend, H, X, head_axis=1)
+    ValueError: head_axis must be None, -3 or -2, got 1
+heads_are_independent(attend, H, (X, X))
+    ValueError: example must be one array or three, got 2
+heads_are_independent(attend, H, X.astype(int))
+    TypeError: query must have a real floating dtype, got int64
+heads_are_independent(attend, H, X, time_limit=-1)
+    ValueError: time_limit must be finite and at least 0, got -1.0
+"""
+
+
+test_bad_arguments_for_heads = error_test(REFUSED, globals())
 
 
 def test_a_mode_that_was_left_out_is_not_called_right():

@@ -1,42 +1,19 @@
-"""Answers to the exercises on training, as readers write them; the wrong ones are the ways."""
+"""Answers to the exercises on training, right and wrong, as readers write them."""
 
+import functools
 import math
 
 import numpy as np
 import pytest
 
-from attnbook.check.engine.steps import Case
-from attnbook.check.exercises.accumulate_gradients import ACCUMULATE_GRADIENTS
-from attnbook.check.exercises.adamw_step import ADAMW_STEP
-from attnbook.check.exercises.clip_gradients import CLIP_GRADIENTS
-from attnbook.check.exercises.warmup_cosine import WARMUP_COSINE
 from attnbook.training import Settings, learning_rate
 
 
-def made(checked, way):
-    """Return the answer that goes a wrong way of the check."""
-
-    def answer(*given):
-        values = checked.model(way)(Case(dict(zip(checked.parameters, given, strict=True))))
-        return values if len(values) > 1 else values[0]
-
-    return answer
-
-
-WRONG = {
-    checked.name: {
-        f"{mistake.name} {i + 1}" if i else mistake.name: made(checked, way)
-        for mistake in checked.mistakes
-        for i, way in enumerate(mistake.ways)
-    }
-    for checked in (ADAMW_STEP, CLIP_GRADIENTS, ACCUMULATE_GRADIENTS, WARMUP_COSINE)
-}
-
-
-def torch_adamw(W, g, mean, square, t, lr, decay):
+def torch_adamw(W, g, mean, square, t, lr, decay, kind="AdamW", betas=(0.9, 0.98)):
     torch = pytest.importorskip("torch")
     parameter = torch.nn.Parameter(torch.tensor(np.array(W)))
-    optimizer = torch.optim.AdamW([parameter], lr=lr, betas=(0.9, 0.98), weight_decay=decay)
+    make = getattr(torch.optim, kind)
+    optimizer = make([parameter], lr=lr, betas=betas, weight_decay=decay)
     state = {"step": torch.tensor(float(t - 1))}
     state |= {"exp_avg": torch.tensor(np.array(mean)), "exp_avg_sq": torch.tensor(np.array(square))}
     optimizer.state[parameter].update(state)
@@ -45,12 +22,12 @@ def torch_adamw(W, g, mean, square, t, lr, decay):
     return parameter.detach().numpy(), state["exp_avg"].numpy(), state["exp_avg_sq"].numpy()
 
 
-def torch_clip(first, second, longest):
+def torch_clip(first, second, longest, norm=2):
     torch = pytest.importorskip("torch")
     parameters = [torch.nn.Parameter(torch.zeros(x.shape).double()) for x in (first, second)]
     for parameter, x in zip(parameters, (first, second), strict=True):
         parameter.grad = torch.tensor(np.array(x))
-    torch.nn.utils.clip_grad_norm_(parameters, longest)
+    torch.nn.utils.clip_grad_norm_(parameters, longest, norm)
     return tuple(parameter.grad.numpy() for parameter in parameters)
 
 
@@ -83,6 +60,76 @@ def clip_by_a_minimum(first, second, longest):
     squares = sum((x * x).sum() for x in (first, second))
     factor = min(1.0, longest / (math.sqrt(squares) + 1e-12))
     return factor * first, factor * second
+
+
+def each_by_itself(first, second, longest):
+    return tuple(min(1, longest / (np.linalg.norm(x) + 1e-12)) * x for x in (first, second))
+
+
+def overwritten(gradients, counts):
+    for row, n in zip(gradients, counts, strict=True):
+        gradient = row * n / counts.sum()
+    return gradient
+
+
+def no_root(W, g, mean, square, t, lr, decay):
+    mean, square = (
+        np.average([mean, g], 0, [0.9, 0.1]),
+        np.average([square, g * g], 0, [0.98, 0.02]),
+    )
+    fair, fair_square = mean / (1 - 0.9**t), square / (1 - 0.98**t)
+    return W - lr * (decay * W + fair / (fair_square + 1e-8)), mean, square
+
+
+def written_over(W, g, mean, square, t, lr, decay):
+    """Move the weights, and let what has been moved decay."""
+    moved, *means = adamw_in_loops(W, g, mean, square, t, lr, 0)
+    return moved - lr * decay * moved, *means
+
+
+WRONG = {
+    "adamw_step": {
+        "decay in the gradient": lambda *given: torch_adamw(*given, kind="Adam"),
+        "β₂ of another model": lambda *given: torch_adamw(*given, betas=(0.9, 0.95)),
+        "no root": no_root,
+        "decay after the step": written_over,
+        "results in another order": lambda *given: (
+            adamw_in_loops(*given)[::2] + adamw_in_loops(*given)[1:2]
+        ),
+        "step counted from 0": lambda W, g, m, s, t, *more: adamw_in_loops(
+            W, g, m, s, t - 1, *more
+        ),
+    },
+    "clip_gradients": {
+        "each array by itself": each_by_itself,
+        "each number cut": lambda a, b, c: [np.maximum(-c, np.minimum(x, c)) for x in (a, b)],
+        "largest for the length": lambda *given: torch_clip(*given, norm=math.inf),
+        "squares forgotten": lambda *given: torch_clip(*given, norm=1),
+        "set to zero": lambda a, b, c: (
+            (a, b) if math.hypot(*a.flat, *b.flat) <= c else (0 * a, 0 * b)
+        ),
+        "never scaled": lambda a, b, c: (a.copy(), b.copy()),
+    },
+    "accumulate_gradients": {
+        "mean of the means": lambda g, n: g.mean(axis=0),
+        "sum over the labels": lambda g, n: n @ g,
+        "sum of the means": lambda g, n: np.einsum("ij->j", g),
+        "running mean of two": lambda g, n: functools.reduce(lambda a, b: (a + b) / 2, g),
+        "weighed by the root": lambda g, n: np.average(g, axis=0, weights=np.sqrt(n)),
+        "last piece alone": overwritten,
+    },
+    "warmup_cosine": {  # and those of public code
+        "fall along a line": lambda step, steps, warmup, peak: float(
+            np.interp(step + 1, [0, warmup, steps], [0, peak, 0])
+        ),
+        "inverse square root": lambda step, steps, warmup, peak: (
+            peak * min((step + 1) / warmup, (warmup / (step + 1)) ** 0.5)
+        ),
+        "no warm-up": lambda step, steps, warmup, peak: by_the_package(
+            max(step, warmup - 1), steps, warmup, peak
+        ),
+    },
+}
 
 
 RIGHT = {

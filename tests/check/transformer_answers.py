@@ -28,13 +28,6 @@ def spread(x, axis=-1, keepdims=True):
     return mean((x - mean(x, axis)) ** 2, axis, keepdims)
 
 
-def taken(rows, targets):
-    return array_namespace(rows).take_along_axis(rows, targets[..., None], axis=-1)[..., 0]
-
-
-# Layer normalisation.
-
-
 NORM = program("""
 x, g, b
 c = x - mean(x)
@@ -43,6 +36,8 @@ var = mean(c * c)
 std = root(var + 1e-5)
 out = c / std * g + b
 """)
+
+
 right_norm = NORM.but()
 
 
@@ -54,51 +49,13 @@ def normed(axis=-1, epsilon=1e-5):
 
 
 LAYER_NORM = NORM.wrong("""
-over the sequence: normed(axis=-2)(x, g, b)
-    normed(axis=0)(x, g, b)
-over all axes: normed(axis=None)(x, g, b)
-    normed(axis=(-2, -1))(x, g, b)
-variance with n − 1: var = total(c * c) / (d - 1)
-variance with n − 1 and epsilon outside: std = root(total(c * c) / (d - 1)) + 1e-5
-epsilon outside the root: std = root(var) + 1e-5
-    std = root(var) + 1e-6
+over all axes: normed(axis=(-2, -1))(x, g, b)
 variance as a difference: var = mean(x * x) - mean(x) ** 2
-epsilon as a floor: std = root(clipped(var, 1e-5))
-    std = clipped(root(var), 1e-5)
-mean subtracted last: (x / std - mean(x)) * g + b
-no epsilon: std = root(var)
-epsilon of another library: std = root(var + 1e-6)
-    std = root(var + 1e-12)
-    std = root(var + 1e-3)
-epsilon of another size: std = root(var + 1e-4)
-    std = root(var + 1e-2)
-variance without the root: std = var + 1e-5
-root multiplied: c * std * g + b
-mean not subtracted: x / root(mean(x * x) + 1e-5) * g + b
-    x / std * g + b
-variance about zero: var = mean(x**2)
-only centred: std = 1
-gain and bias forgotten: c / std
-gain forgotten: c / std + b
-bias forgotten: c / std * g
-gain and bias swapped: c / std * b + g
-bias before the gain: (c / std + b) * g
-gain and bias before: right_norm(x * g + b, 1, 0)
-    right_norm(x * g, 1, b)
-keepdims forgotten: c = x - mean(x, keepdims=False); var = spread(x, keepdims=False)
-    var = spread(x, keepdims=False)
+epsilon as a floor: std = clipped(root(var), 1e-5)
+gain and bias before: right_norm(x * g, 1, b)
 squares overflow in half precision: var = mean(xp.pow(c, xp.full_like(c, 2)))
 axis 1 of a batch: c / std * g + b if x.ndim < 3 else normed(1)(x, g, b)
-epsilon subtracted: std = root(var - 1e-5)
-another root of the variance: std = root(root(var + 1e-5))
-not normalised: x * g + b
-normalised twice: right_norm(right_norm(x, g, b), g, b)
-sign of the difference: -c / std * g + b
-    abs(c) / std * g + b
 largest number for the mean: c = x - xp.max(x, axis=-1, keepdims=True); var = spread(x)
-gain not multiplied: c / std * g * g + b
-bias not added: c / std * (g + b)
-bias before the gain: (c / std - b) * g
 """) | NORM.taking("epsilon=1e-5").wrong("epsilon ignored: std = root(var + 1e-5)")
 
 
@@ -124,9 +81,6 @@ def torch_norm(x, gain, bias, eps=1e-5):
     import torch
 
     return torch.nn.functional.layer_norm(x, gain.shape, gain, bias, eps)
-
-
-# Positions.
 
 
 def table(angle, first=np.sin, second=np.cos, interleaved=False):
@@ -169,39 +123,13 @@ def positions_wrong(inter):
     right = table(right_angle, interleaved=inter)
     return {
         "halves" if inter else "interleaved": table(right_angle, interleaved=not inter),
-        "sin and cos swapped": wrong(right_angle, first=np.cos, second=np.sin),
-        "sines alone": wrong(right_angle, second=np.sin),
-        "cosines alone": wrong(right_angle, first=np.cos),
-        "another base": wrong(lambda p, i, d: p / 1000 ** (2 * i / d)),
-        "another base 2": wrong(lambda p, i, d: p / 100000 ** (2 * i / d)),
-        "another base 3": wrong(lambda p, i, d: p / 10 ** (2 * i / d)),
-        "another base 4": wrong(lambda p, i, d: p / 500000 ** (2 * i / d)),
-        "another base 5": wrong(lambda p, i, d: p / 1e6 ** (2 * i / d)),
         "exponent halved": wrong(lambda p, i, d: p / 10000 ** (i / d)),
-        "exponent doubled": wrong(lambda p, i, d: p / 10000 ** (2 * (2 * i) / d)),
-        "sine and cosine of different frequencies": _by_feature(inter, 2),
-        "sine and cosine of different frequencies 2": _by_feature(inter, 1),
+        "sine and cosine of different frequencies": _by_feature(inter, 1),
         "frequencies to the very end": wrong(lambda p, i, d: p / 10000 ** (i / max(d / 2 - 1, 1))),
-        "angle inverted": wrong(lambda p, i, d: p * 10000 ** (2 * i / d)),
-        "product for a power": wrong(lambda p, i, d: np.float64(p) / (10000 * 2 * i / d)),
         "logarithm of base 10": wrong(lambda p, i, d: p * math.exp(-2 * i / d * math.log10(10000))),
-        "one frequency for all": wrong(lambda p, i, d: p),
-        "one frequency for all 2": wrong(lambda p, i, d: p / 10000),
         "positions from 1": wrong(lambda p, i, d: right_angle(p + 1, i, d)),
-        "pairs from 1": wrong(lambda p, i, d: right_angle(p, i + 1, d)),
-        "turns for radians": wrong(lambda p, i, d: 2 * math.pi * right_angle(p, i, d)),
-        "degrees for radians": wrong(lambda p, i, d: math.radians(right_angle(p, i, d))),
-        "exponent not divided by d": wrong(lambda p, i, d: p / 10000.0 ** (2 * i)),
-        "pairs that share a frequency": wrong(lambda p, i, d: p / 10000 ** (2 * (i // 2) / d)),
-        "angles near 0": wrong(lambda p, i, d: p / 10000**2 * i / d),
-        "exponent without brackets": wrong(lambda p, i, d: p / 10000.0 ** (2 * i) / d),
-        "exponent without brackets 2": wrong(lambda p, i, d: (p / 10000) ** (2 * i / d)),
-        "pairs from 1 2": wrong(lambda p, i, d: p / 10000 ** ((2 * i + 1) / d)),
-        "a row too many": lambda n, d: right(n + 1, d),
-        "a row too many 2": lambda n, d: right(n - 1, d),
-        "transposed": lambda n, d: right(n, d).T,
-        "axis too many": lambda n, d: right(n, d)[None],
-        "axis too many 2": lambda n, d: right(n, d)[:, None, :],
+        "exponent without brackets": wrong(lambda p, i, d: (p / 10000) ** (2 * i / d)),
+        "axis too many": lambda n, d: right(n, d)[:, None, :],
     }
 
 
@@ -215,9 +143,6 @@ def torch_positions(n, d_model):
     encoding[:, 0::2] = torch.sin(position * frequencies)
     encoding[:, 1::2] = torch.cos(position * frequencies)
     return encoding
-
-
-# Embedding.
 
 
 def _by_rank(ids, E):
@@ -240,28 +165,12 @@ ids, E
 root = E.shape[1] ** 0.5
 out = E[ids] * root
 """).wrong("""
-no √d_model: E[ids]
-divided by √d_model: E[ids] / root
-times d_model: E[ids] * E.shape[-1]
-root of the vocabulary: E[ids] * math.sqrt(len(E))
-    E[ids] / math.sqrt(len(E))
-root of the length: E[ids] * math.sqrt(ids.shape[-1])
-    E[ids] / math.sqrt(ids.shape[-1])
-id one too small: E[ids - 1] * root
-id one too large: E[(ids + 1) % len(E)] * root
-columns for rows: E.T[ids] * root
-root rounded: E[ids] * int(root)
+root of the length: E[ids] / math.sqrt(ids.shape[-1])
 order lost: E[[*reversed(ids.tolist())]] * root
-transposed: E[ids].mT * root
-rows by position: E[[i % len(E) for i in range(len(ids))]] * root
 rows by rank: _by_rank(ids, E)
 one-hot over the wrong axis: one_hot(ids, E).mT @ E * root
-last token lost: E[ids][..., 1:, :] * root
-rows counted from the end: E[len(E) - 1 - ids] * root
-positions added: E[ids] * root + xp.arange(ids.shape[-1], device=device(ids))[:, None]
-    E[ids] * root + xp.asarray(waves(*E[ids].shape), dtype=E.dtype, device=device(E))
-summed over the tokens: E[ids].sum(-2) * root
-    E[ids].sum(0) * root
+positions added: E[ids] * root + xp.asarray(waves(*E[ids].shape), dtype=E.dtype, device=device(E))
+summed over the tokens: E[ids].sum(0) * root
 """)
 
 
@@ -284,153 +193,9 @@ def torch_embed(ids, E):
     return torch.nn.functional.embedding(ids, E) * math.sqrt(E.size(1))
 
 
-# Teacher forcing.
-
-
-TEACHER_FORCING = program("""
-t
-left = array_namespace(t).roll(t, -1, axis=-1)
-right = array_namespace(t).roll(t, 1, axis=-1)
-half = t.shape[-1] // 2
-out = (t[..., :-1], t[..., 1:])
-""").wrong("""
-no shift: t, t
-    t[..., :-1], t[..., :-1]
-    t[..., 1:], t[..., 1:]
-    t[..., 1:-1], t[..., 1:-1]
-    t, t[..., :-1]
-    t[..., 1:], t[..., 1:-1]
-shifted the wrong way: t[..., 1:], t[..., :-1]
-    t[..., 1:], t
-stop read by the decoder: t, t[..., 1:]
-start among the labels: t[..., :-1], t
-start not read: t[..., 1:-1], t[..., 1:]
-    t[..., 1:-1], t[..., 2:]
-label replaced: t[..., :-1], array_namespace(t).where(t[..., 1:] == 2, 0 * t[..., 1:], t[..., 1:])
-one token read: 0 * t[..., :-1] + t[..., :1], t[..., 1:]
-stop not predicted: t[..., :-1], t[..., 1:-1]
-    t[..., :-2], t[..., 1:-1]
-shifted by two: t[..., :-2], t[..., 2:]
-rolled: t, left
-    right, t
-    right[..., :-1], t[..., :-1]
-halves of the target: t[..., :half], t[..., half:]
-alternate tokens: t[..., ::2], t[..., 1::2]
-shifted along the batch: t[:-1], t[1:]
-""")
-
-
-def forcing_in_loops(target):
-    numbers = np.asarray(target)
-    read = [numbers[..., i] for i in range(numbers.shape[-1] - 1)]
-    labels = [numbers[..., i + 1] for i in range(numbers.shape[-1] - 1)]
-    return [np.stack(read, axis=-1), np.stack(labels, axis=-1)]
-
-
-def forcing_of_batches(target):
-    return target[:, :-1], target[:, 1:]
-
-
-def torch_forcing(target):
-    n = target.size(-1) - 1
-    return target.narrow(-1, 0, n), target.narrow(-1, 1, n)
-
-
-# Cross-entropy.
-
-
-LOSS = program("""
-z, t
-rows = ab.log_softmax(z)
-losses = -taken(rows, t)
-loss = xp.mean(losses)
-out = loss
-""")
-right_loss = LOSS.but()
-
-
-def log(x):
-    return array_namespace(x).log(x)
-
-
 def clipped(p, e):
     xp = array_namespace(p)
     return xp.maximum(p, xp.full_like(p, e))
-
-
-CROSS_ENTROPY = LOSS.wrong("""
-softmax twice: rows = ab.log_softmax(sm(z))
-logits taken for probabilities: rows = log(z)
-no logarithm: rows = sm(z)
-    rows = -sm(z)
-    losses = 1 - taken(sm(z), t)
-logarithm of the mean: -log(xp.mean(exp(-losses)))
-1 − p: losses = -log(1 - taken(sm(z), t))
-yes or no for each word: losses = total(log(1 + exp(z)), keepdims=False) - taken(z, t)
-losses weighed: losses = -taken(rows, t) * taken(sm(z), t)
-    losses = -taken(rows, t) * (1 - taken(sm(z), t)) ** 2
-target left out of the sum: losses = log(1 - taken(sm(z), t)) - taken(rows, t)
-sign of the logits: rows = ab.log_softmax(-z)
-median for the mean: xp.min(losses)
-    losses[..., 0]
-one token left out: xp.sum(losses[..., 1:]) / losses.shape[-1]
-all words counted: losses = -rows
-    losses = -total(rows, keepdims=False)
-entropy of the prediction: losses = -total(sm(z) * rows, keepdims=False)
-sum of exponentials forgotten: rows = z
-    rows = z - xp.max(z, axis=-1, keepdims=True)
-sign: rows = -ab.log_softmax(z)
-softmax over the tokens: rows = ab.log_softmax(z, axis=-2)
-one softmax for all: rows = z - xp.max(z) - log(xp.sum(exp(z - xp.max(z))))
-base 2: rows = ab.log_softmax(z) / math.log(2)
-base 10: rows = ab.log_softmax(z) / math.log(10)
-every pair: losses = -rows[..., t] if z.ndim == 2 else -rows
-targets ignored: losses = -xp.max(rows, axis=-1)
-target of another token: losses = -taken(rows[..., :-1, :], t[..., 1:])
-    losses = -taken(rows, xp.roll(t, 1, axis=-1))
-sum for mean: xp.sum(losses)
-mean over the vocabulary: loss / z.shape[-1]
-perplexity returned: exp(loss)
-not averaged: losses
-exp overflows: rows = log(exp(z) / total(exp(z)))
-    rows = z - log(total(exp(z)))
-logarithm of 0: rows = log(sm(z))
-logarithm kept from 0: rows = log(sm(z) + 1e-9)
-    rows = log(clipped(sm(z), 1e-12))
-""") | LOSS.taking("mask=None", "loss if mask is None else …").wrong("""
-mask ignored: loss
-mask inverted: ab.cross_entropy(z, t, ~mask)
-mean over all tokens: xp.mean(losses * mask)
-sum under a mask: xp.sum(losses * mask)
-logits masked: right_loss(z * xp.astype(mask[..., None], z.dtype), t)
-mean of the means: xp.mean(total(losses * mask, keepdims=False)
-        / total(xp.astype(mask, z.dtype), keepdims=False))
-""")
-
-
-def loss_in_loops(logits, targets, mask=None):
-    losses = []
-    for place in np.ndindex(*targets.shape):
-        if mask is not None and not mask[place]:
-            continue
-        row = [float(z) for z in logits[place]]
-        top = max(row)
-        log_total = top + math.log(sum(math.exp(z - top) for z in row))
-        losses.append(log_total - row[int(targets[place])])
-    return sum(losses) / len(losses)
-
-
-def torch_loss(logits, targets, mask=None):
-    import torch
-
-    if mask is not None:
-        targets = targets.masked_fill(~mask, -100)
-    return torch.nn.functional.cross_entropy(
-        logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
-    )
-
-
-# The feed-forward network.
 
 
 def relu(x):
@@ -443,32 +208,15 @@ h = x @ A + a
 f = relu(h)
 out = f @ B + b
 """)
+
+
 FEED_FORWARD = FEED.wrong("""
-no activation: f = h
-activation after the second matrix: relu(h @ B + b)
 activation twice: relu(f @ B + b)
-activation before the first matrix: (relu(x) @ A + a) @ B + b
-another activation: f = ab.gelu(h)
-    f = xp.tanh(h)
-    f = sm(h)
-    f = exp(h)
-sign of the activation: f = relu(-h)
-    f = abs(h)
-comparison for the activation: f = xp.astype(h > 0, h.dtype)
+another activation: f = sm(h)
 maximum over an axis: f = xp.max(h, axis=0)
-number multiplied: f = 0.9 * relu(h)
-    h = x @ A / x.shape[-1] ** 0.5 + a
 leaky activation: f = relu(h) - 0.01 * relu(-h)
-both biases forgotten: relu(x @ A) @ B
-b_1 forgotten: h = x @ A
-b_2 forgotten: f @ B
-b_1 after the activation: f = relu(x @ A) + a
-bias subtracted: relu(x @ A - a) @ B - b
-residual inside: x + f @ B + b
 normalised inside: h = ab.layer_norm(x) @ A + a
-first matrix used twice: f @ A.T + b
 matrices transposed: relu(x @ A.T + a) @ B.T + b
-hidden layer returned: f
 """)
 
 
@@ -491,3 +239,82 @@ def torch_ff(x, W_1, b_1, W_2, b_2):
 
     linear = torch.nn.functional.linear
     return linear(torch.relu(linear(x, W_1.T, b_1)), W_2.T, b_2)
+
+
+WRONG = {
+    "layer_norm": LAYER_NORM,
+    "positional_encoding": positions_wrong(False),
+    "positional_encoding, interleaved": positions_wrong(True),
+    "embed": EMBED,
+    "feed_forward": FEED_FORWARD,
+}
+
+DOUBLES = {
+    "layer_norm": NORM.wrong("""
+epsilon of another library; bias forgotten: c / root(var + 1e-3) * g
+over the sequence; gain forgotten: normed(axis=-2)(x, 1, b)
+"""),
+    "positional_encoding": {
+        "sin and cos swapped; positions from 1": table(
+            lambda p, i, d: right_angle(p + 1, i, d), np.cos, np.sin
+        )
+    },
+    "embed": {
+        "no √d_model; id one too small": lambda ids, E: E[ids - 1],
+        "no √d_model; columns for rows": lambda ids, E: E[:, ids],
+        "no √d_model; summed over the tokens": lambda ids, E: E[ids].mean(-2),
+    },
+    "feed_forward": FEED.wrong("""
+another activation; b_2 forgotten: ab.gelu(h) @ B
+no activation; residual inside: x + h @ B + b
+another activation; b_1 after the activation: (xp.tanh(x @ A) + a) @ B + b
+"""),
+}
+
+RIGHT = {
+    "layer_norm": (
+        ab.layer_norm,
+        right_norm,
+        loop_norm,
+        norm_by_numpy,
+        lambda x, gain, bias, epsilon: ab.layer_norm(x, gain, bias, epsilon=epsilon),
+        lambda x, gain, bias, eps=1e-3: ab.layer_norm(x, gain, bias, epsilon=eps),
+        lambda x: ab.layer_norm(x),
+    ),
+    "positional_encoding": (
+        ab.positions.sinusoidal,
+        table(right_angle),
+        lambda n, d: np.hstack(
+            [f(np.outer(range(n), 1e4 ** -np.arange(0, 1, 2 / d))) for f in (np.sin, np.cos)]
+        ),
+    ),
+    "positional_encoding, interleaved": (
+        lambda n, d_model: ab.positions.sinusoidal(n, d_model, interleaved=True),
+        table(right_angle, interleaved=True),
+        lambda n, d: np.sin(
+            np.outer(np.arange(n), 1e4 ** (-2 * (np.arange(d) // 2) / d))
+            + np.arange(d) % 2 * np.pi / 2
+        ),
+    ),
+    "embed": (
+        ab.embed,
+        lambda ids, E: E[ids] * E.shape[-1] ** 0.5,
+        embed_in_loops,
+        embed_batches,
+        lambda ids, E: one_hot(ids, E) @ E * E.shape[-1] ** 0.5,
+    ),
+    "feed_forward": (
+        ab.feed_forward,
+        FEED.but(),
+        ff_in_loops,
+        lambda x, weights: ab.feed_forward(x, weights),
+        lambda x, A, a, B, b: np.einsum("...f,fd->...d", np.maximum(0, x @ A + a), B) + b,
+    ),
+}
+
+ONLY_TORCH = {
+    "layer_norm": torch_norm,
+    "positional_encoding, interleaved": torch_positions,
+    "embed": torch_embed,
+    "feed_forward": torch_ff,
+}

@@ -22,7 +22,8 @@ no left side is a way that a function of the module returns, and ``told by f`` s
 the object that came back tells the mistake, if f(object) is true. ``use scores`` takes over the
 steps of another text, its variants unless there are own ones, and what its expressions may name;
 ``from scores import hide`` takes a name alone. A name in brackets behind that of a mistake,
-``[whose]``, says that it is a convention, which is right there.
+``[whose]``, says that it is a convention, which is right there. In a table ``[as in merging]`` a
+mistake needs no sentence: it is that of the same name there.
 """
 
 import ast
@@ -91,7 +92,8 @@ class Text:
         elif name == "variants":
             self.variants = tuple(w for number, line in lines for w in self._ways(number, line))
         else:
-            self.tables[name] = tuple(self._mistakes(lines))
+            others = _module(name[6:])["TEXT"].sentences if name.startswith("as in ") else {}
+            self.tables[name] = tuple(self._mistakes(lines, others))
 
     def _step(self, number: int, line: str) -> None:
         """Take a step, or what a line `use` or `from` takes over."""
@@ -124,7 +126,7 @@ class Text:
         self.steps |= text.steps
         self.variants += text.variants
 
-    def _mistakes(self, lines: list[tuple[int, str]]) -> Iterator[Mistake]:
+    def _mistakes(self, lines: list[tuple[int, str]], others: dict[str, str]) -> Iterator[Mistake]:
         blocks: list[tuple[str, list[tuple[int, str]], list[str]]] = []
         for number, line in lines:
             if line[0] != " ":
@@ -140,13 +142,13 @@ class Text:
                 blocks[-1][2].append(line.strip())
         for heading, texts, sentence in blocks:
             name, _, whose = heading.partition(" [")
-            if not sentence:
+            if not sentence and name not in others:
                 raise self._error(texts[0][0], f"{name!r} must have a sentence below it")
             told_by = None
             if texts[0][1].startswith("told by "):
                 told_by = self._value(texts[0][0], texts.pop(0)[1][8:])
             found = (way for at, ways in texts if ways for way in self._ways(at, ways))
-            message = _OF.format(whose[:-1]) * bool(whose) + " ".join(sentence)
+            message = _OF.format(whose[:-1]) * bool(whose) + (" ".join(sentence) or others[name])
             yield Mistake(name, message, tuple(found), told_by, bool(whose))
 
     def _ways(self, number: int, text: str) -> Iterator[Way]:

@@ -15,7 +15,6 @@ from attnbook.check.exercises import softmax as soft
 from attnbook.check.exercises.attention import OUTPUT_MISTAKES
 from attnbook.check.exercises.masked_attention import MASKED_ATTENTION
 from attnbook.check.shared.masks_of_scores import MASK_MISTAKES
-from attnbook.check.shared.merging import MERGE_MISTAKES
 from attnbook.check.shared.scores import SCORE_MISTAKES, dot_products
 
 TILE = 16
@@ -111,11 +110,9 @@ _OUTPUTS = (
 
 TEXT = Text(globals())
 
-_WORDS = {mistake.name: mistake.message for mistake in MERGE_MISTAKES}
-
 TILE_MISTAKES = (
     *TEXT.mistakes,
-    *(replace(mistake, message=_WORDS[mistake.name]) for mistake in TEXT["as in merging"]),
+    *TEXT["as in merging"],
     *only(SCORE_MISTAKES, *_SCORES),
     *(  # without what is added to the scores, which hides them here
         replace(mistake, ways=mistake.ways[:2])
