@@ -257,7 +257,7 @@ WRONG = {
     "displacement at home": made(
         Counting, displacements=lambda self: Counting.displacements(self) + 1
     ),
-    "displacements all": made(
+    "displacements all 0": made(
         Counting, displacements=lambda self: 0 * Counting.displacements(self)
     ),
 }
