@@ -105,7 +105,7 @@ def only_square(query, key, value):
 
 
 def keys_for_queries(query, key, value):
-    return right(query, key, value) + np.zeros((len(key), value.shape[-1]))
+    return right(query, key, value) + 0 * np.sum(query.mT @ key)
 
 
 def with_a_table_of_8(x):

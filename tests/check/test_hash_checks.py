@@ -8,7 +8,7 @@ import time
 import hash_answers as answers
 import numpy as np
 import pytest
-import table_answers as tables
+import right_tables as tables
 from all_answers import CHECKS
 from cases import every_day
 from report_table import assert_report, report_rows

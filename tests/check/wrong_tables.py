@@ -1,7 +1,7 @@
 """Wrong hash tables, by the mistake that the check must find: the right one, a method replaced."""
 
 import numpy as np
-from table_answers import Counting, Linear, OfDict, RobinHood, made
+from right_tables import Counting, Linear, OfDict, RobinHood, made
 
 
 def storing(kind):
@@ -257,7 +257,7 @@ WRONG = {
     "displacement at home": made(
         Counting, displacements=lambda self: Counting.displacements(self) + 1
     ),
-    "displacements all": made(
+    "displacements all 0": made(
         Counting, displacements=lambda self: 0 * Counting.displacements(self)
     ),
 }
