@@ -17,8 +17,8 @@ TEXTS = sorted(FOLDER.glob("*/*.txt"))
 MEAN = """
 # the mean of a row
 [steps]
-from layer_norm import widen
-enter(x) = widen(x)
+from scores import transposed
+enter(x) = transposed(x[None])[:, 0]
 total(x) = np.sum(x)
 count(x) = x.size  # how many are added
 divide(total, count) = total / count
@@ -95,9 +95,9 @@ def test_alike_expressions_are_one_object_and_others_are_not(tmp_path):
         ("    You return the sum.\n", "", 14, "'not divided' must have a sentence below it"),
         ("[mistakes]\n", "[mistakes]\n    So.\n", 14, "a sentence must follow its mistake"),
         ("total(x) = np", "total of x: np", 6, "a step must read name(parameters) = expression"),
-        ("import widen", "import wide", 4, "must name what there is: 'wide'"),
+        ("import transposed", "import transpose", 4, "must name what there is: 'transpose'"),
         (
-            "from layer_norm import widen",
+            "from scores import transposed",
             "use layer_norms",
             4,
             "must name what there is: No",
