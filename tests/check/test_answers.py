@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import sys
 
 import attention_answers
 import hash_answers
@@ -293,3 +294,22 @@ def test_functions_that_fail_in_every_way(name, monkeypatch):
     assert run(name, np.zeros(3)).mistake == "called already"
     for rubbish in RUBBISH:
         assert not run(name, lambda *given, rubbish=rubbish, **options: rubbish).passed
+
+
+def test_a_right_attention_is_checked_in_few_calls(monkeypatch):
+    """What runs in the thread of the reader's function does not count."""
+    monkeypatch.setattr(engine, "present", lambda: ["numpy"])
+    root, calls = ab.__path__[0], []
+
+    def count(frame, event, argument):
+        if event == "call" and frame.f_code.co_filename.startswith(root):
+            calls.append(frame.f_code.co_name)
+
+    check.attention(ab.attention)
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        check.attention(ab.attention)
+    finally:
+        sys.setprofile(before)
+    assert len(calls) <= 2500

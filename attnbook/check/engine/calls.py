@@ -122,7 +122,7 @@ class Caller:
         """Call the function on `case` in the library of that name."""
         given = {key: _give(x, name) for key, x in case.input.items()}
         handed = self._lift(given, case)
-        arguments = tuple(handed[key] for key in case.arguments)
+        arguments = tuple(map(handed.__getitem__, case.arguments))
         keywords = {key: handed[key] for key in case.options}
         outcome = call(self.function, arguments, keywords, self.budget)
         if outcome.stopped:

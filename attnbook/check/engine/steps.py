@@ -64,7 +64,7 @@ class Case:
     def wide(self) -> "Case":
         """The same in float64."""
         wide = {name: _widen(x) for name, x in self.arguments.items()}
-        alike = all(wide[name] is x for name, x in self.arguments.items())
+        alike = [*map(id, wide.values())] == [*map(id, self.arguments.values())]
         return self if alike else replace(self, arguments=wide)
 
     @property
@@ -266,9 +266,8 @@ def _values(function: Callable[..., Any], case: Case) -> Values:
 def _widen(x: Any) -> Any:
     if isinstance(x, Weights):
         arrays = {name: _widen(array) for name, array in x.arrays().items()}
-        return (
-            x if all(arrays[name] is a for name, a in x.arrays().items()) else x.with_arrays(arrays)
-        )
+        alike = [*map(id, arrays.values())] == [*map(id, x.arrays().values())]
+        return x if alike else x.with_arrays(arrays)
     is_float = isinstance(x, np.ndarray) and x.dtype.kind == "f"
     return x.astype(np.float64, copy=False) if is_float else x
 
