@@ -129,6 +129,7 @@ class Kernel:
         sys.modules["__main__"] = self.module
         sys.stdout, sys.stderr = self.streams
         sys.displayhook = self.display_one
+        importlib.import_module("attnbook")  # before its plots, which come late
         for name in ("ctypeslib", "f2py", "ma", "polynomial", "testing", "typing"):
             Late(f"numpy.{name}")  # `from numpy import *` in array_api_compat asks for them all
         Late("matplotlib")

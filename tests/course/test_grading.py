@@ -40,7 +40,7 @@ from samples import (
 
 import attnbook
 from attnbook.__main__ import main
-from attnbook.check import sandbox
+from attnbook.check.engine import sandbox
 from course import (
     assignments,
     blanks,
