@@ -750,13 +750,15 @@ def test_hidden_cases_follow_from_the_secret():
     usual, other = hidden.checks(0), hidden.checks(7)
     assert usual is attnbook.check is hidden.checks(0)
     assert other is not usual
-    cases = [module.steps.draw(2, 3, 5) for module in (usual, other, hidden.checks(7))]
+    cases = [module.engine.steps.draw(2, 3, 5) for module in (usual, other, hidden.checks(7))]
     assert not np.array_equal(cases[0], cases[1])
     assert np.array_equal(cases[1], cases[2])
 
 
 def test_hidden_cases_of_the_package_have_other_sizes():
-    usual, *others = (hidden.checks(seed).attention_cases.SIZES for seed in (0, 7, 8))
+    all_checks = [hidden.checks(seed) for seed in (0, 7, 8)]
+    assert all(check.attention for check in all_checks)  # which loads its cases
+    usual, *others = (check.shared.attention_cases.SIZES for check in all_checks)
     assert usual[:2] == ((3, 3, 3, 3), (2, 5, 3, 7))
     for other in others:
         assert other != usual
