@@ -750,6 +750,7 @@ def test_hidden_cases_follow_from_the_secret():
     usual, other = hidden.checks(0), hidden.checks(7)
     assert usual is attnbook.check is hidden.checks(0)
     assert other is not usual
+    assert usual.attention  # which loads its steps
     cases = [module.engine.steps.draw(2, 3, 5) for module in (usual, other, hidden.checks(7))]
     assert not np.array_equal(cases[0], cases[1])
     assert np.array_equal(cases[1], cases[2])
