@@ -25,8 +25,7 @@ def residual(
     total = x + (y if drop is None else drop(y))
     if str(x.dtype).endswith(("float16", "f2")):
         check_overflow(x, total)
-    x = total
-    return x if order == "pre" else NORMALIZED[type(norm)](x, norm)
+    return total if order == "pre" else NORMALIZED[type(norm)](total, norm)
 
 
 def check_overflow(x: Array, total: Array) -> None:

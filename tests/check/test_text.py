@@ -94,6 +94,7 @@ def test_alike_expressions_are_one_object_and_others_are_not(tmp_path):
         ("not divided: ", "not divided ", 14, "a mistake must read name: ways, got 'not divided"),
         ("    You return the sum.\n", "", 14, "'not divided' must have a sentence below it"),
         ("[mistakes]\n", "[mistakes]\n    So.\n", 14, "a sentence must follow its mistake"),
+        ("[mistakes]\n", "[mistakes]\n    | total = 0\n", 14, "a sentence must follow its mistake"),
         ("total(x) = np", "total of x: np", 6, "a step must read name(parameters) = expression"),
         ("import transposed", "import transpose", 4, "must name what there is: 'transpose'"),
         (

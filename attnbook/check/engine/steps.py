@@ -141,11 +141,6 @@ class Mistake:
     convention: bool = False
 
 
-def each(step: str, *wrong: Any) -> tuple[Way, ...]:
-    """Return a way for each of the wrong functions, or numbers, in the place of one step."""
-    return tuple({step: function} for function in wrong)
-
-
 def renamed(mistakes: tuple[Mistake, ...], names: dict[str, tuple[str, str]]) -> tuple:
     """Return the mistakes with another name and message for some of them."""
     return tuple(

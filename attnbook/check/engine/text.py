@@ -134,10 +134,10 @@ class Text:
                 if not colon:
                     raise self._error(number, f"a mistake must read name: ways, got {line!r}")
                 blocks.append((name, [(number, ways.strip())], []))
-            elif line.strip().startswith("| "):
-                blocks[-1][1].append((number, line.strip()[2:]))
             elif not blocks:
                 raise self._error(number, f"a sentence must follow its mistake, got {line!r}")
+            elif line.strip().startswith("| "):
+                blocks[-1][1].append((number, line.strip()[2:]))
             else:
                 blocks[-1][2].append(line.strip())
         for heading, texts, sentence in blocks:

@@ -81,8 +81,6 @@ def _is_of_nothing(returned):
 
 TEXT = Text(globals())
 
-_MISTAKES = TEXT.mistakes
-
 
 def _takes_two(function: Callable) -> bool:
     signature = signature_of(function)
@@ -126,7 +124,7 @@ CAUSAL_MASK = Check(
         Stage((Case({"n_q": 0}),), may_raise="a size of 0"),
         Stage(_cases((0, 3), (3, 0)), option="n_k", may_raise="a size of 0"),
     ),
-    mistakes=_MISTAKES,
+    mistakes=TEXT.mistakes,
     properties=(last_query_sees_all, later_queries_see_more),
     options=("n_k",),
     remarked_options=("n_k",),

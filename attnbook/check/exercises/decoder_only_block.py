@@ -119,9 +119,6 @@ _EPSILONS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-7, 1e-8, 1e-10, 1e-12)
 
 TEXT = Text(globals())
 
-MISTAKES = TEXT.mistakes
-
-
 _future_is_hidden = earlier_rows_stay(
     "A change of the last token must move no earlier row; it moves yours."
 )
@@ -167,6 +164,6 @@ DECODER_ONLY_BLOCK = Check(
         Stage((_case(5, 24, 6, 2, 11, dtype="float32"),)),
         Stage((_case(5, 16, 4, 2, 11, 3),), may_raise="a batch (leading axes)"),
     ),
-    mistakes=MISTAKES,
+    mistakes=TEXT.mistakes,
     properties=(_future_is_hidden,),
 )

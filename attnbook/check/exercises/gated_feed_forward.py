@@ -48,8 +48,6 @@ def gated(steps: Any, x, W_gate, W_1, W_2):
 
 TEXT = Text(globals())
 
-MISTAKES = TEXT.mistakes
-
 
 def _case(n: int, d_model: int, d_ff: int, *leading: int, dtype: str = "float64") -> Case:
     drawn = {
@@ -67,5 +65,5 @@ GATED_FEED_FORWARD = network_check(
     _case,
     compute=gated,
     steps=TEXT.steps,
-    mistakes=MISTAKES,
+    mistakes=TEXT.mistakes,
 )

@@ -63,8 +63,6 @@ PRODUCTS: tuple[Callable, ...] = tuple(
 
 TEXT = Text(globals())
 
-MISTAKES = TEXT.mistakes
-
 
 def _case(n: int, d: int, d_out: int, *leading: int, dtype: str = "float64") -> Case:
     drawn = {
@@ -98,7 +96,7 @@ LINEAR_VJP = Check(
         Stage((_case(2, 5, 11, dtype="float32"),)),
         Stage((_case(2, 5, 11, 3), _case(3, 3, 3, 3)), may_raise="a batch (leading axes)"),
     ),
-    mistakes=MISTAKES,
+    mistakes=TEXT.mistakes,
     properties=(products_agree,),
     legible=True,
 )

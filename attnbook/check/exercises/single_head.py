@@ -68,8 +68,6 @@ TEXT = Text(globals())
 PROJECTION_MISTAKES = TEXT["projection mistakes"]
 """Those of one head, which several heads make too."""
 
-_OUTPUT_MATRIX_MISTAKES = TEXT["output matrix mistakes"]
-
 
 def takes_weights(signature: inspect.Signature, count: int) -> bool:
     """Tell whether it is one of query, key, value and weights, not of `count` arguments."""
@@ -152,7 +150,12 @@ SINGLE_HEAD = Check(
             option="W_O",
         ),
     ),
-    mistakes=(*WEIGHT_MISTAKES, *PROJECTION_MISTAKES, *_OUTPUT_MATRIX_MISTAKES, *OUTPUT_MISTAKES),
+    mistakes=(
+        *WEIGHT_MISTAKES,
+        *PROJECTION_MISTAKES,
+        *TEXT["output matrix mistakes"],
+        *OUTPUT_MISTAKES,
+    ),
     properties=(order_of_keys_is_free,),
     options=("W_O", "mask"),
     remarked_options=("W_O", "mask"),

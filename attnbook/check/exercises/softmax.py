@@ -107,8 +107,6 @@ TEXT = Text(globals())
 NORMALIZATION_MISTAKES = TEXT["normalization mistakes"]
 """Mistakes of any softmax; those of the axis are a matter of a reader's own."""
 
-_OF_A_SOFTMAX_ALONE = TEXT["of a softmax alone"]
-
 LARGE_ERRORS: dict[type[BaseException], str] = {
     OverflowError: "no maximum",
     ZeroDivisionError: "maximum of the whole array",
@@ -167,7 +165,7 @@ SOFTMAX = Check(
             may_raise="a batch (leading axes) with another axis",
         ),
     ),
-    mistakes=NORMALIZATION_MISTAKES + _OF_A_SOFTMAX_ALONE,
+    mistakes=NORMALIZATION_MISTAKES + TEXT["of a softmax alone"],
     properties=(rows_sum_to_one, weights_are_positive, shift_changes_nothing),
     options=("axis",),
     remarked_options=("axis",),

@@ -43,8 +43,6 @@ def softmax_gradient(s: Any, weights, grad_output):
 
 TEXT = Text(globals())
 
-MISTAKES = TEXT.mistakes
-
 
 def rows_cancel(case: Case, values: Values, again: Callable) -> str | None:
     """Say whether every row of the gradient sums to 0."""
@@ -76,6 +74,6 @@ SOFTMAX_VJP = Check(
         Stage((_case(3, 5, dtype="float32"),)),
         Stage((_case(2, 3, 5), _case(3, 3, 3)), may_raise="a batch (leading axes)"),
     ),
-    mistakes=MISTAKES,
+    mistakes=TEXT.mistakes,
     properties=(rows_cancel,),
 )

@@ -14,7 +14,7 @@ import attnbook
 from attnbook.check.engine.modules import run_in_modes
 from attnbook.check.engine.report import Report
 from attnbook.check.engine.signatures import with_options
-from attnbook.check.engine.steps import Case, Check, Mistake, Way, draw, each, only, without
+from attnbook.check.engine.steps import Case, Check, Mistake, Way, draw, only, without
 from attnbook.check.engine.text import Text
 from attnbook.check.exercises.feed_forward import FEED_MISTAKES, feed, same
 from attnbook.check.exercises.layer_norm import NORM_MISTAKES, normalize
@@ -156,9 +156,6 @@ EACH_AND_ALL = (SUBLAYERS, (SELF,), (FEED,))
 
 TEXT = Text(globals())
 
-_LAYER_MISTAKES = TEXT.mistakes
-
-
 _OF_HEADS = (
     *("bare reshape in the split", "bare reshape in the join", "bare reshape in both"),
     *("interleaved features", "heads joined in reverse", "one big head", "heads averaged"),
@@ -211,7 +208,7 @@ _PIECE_MISTAKES = (
         "multi-head attention: biases forgotten",
         "In your multi-head attention: You multiply by the matrices and add no biases. b_Q, b_K, "
         "b_V and b_O belong to them.",
-        each("bias", np.zeros_like),
+        ({"bias": np.zeros_like},),
     ),
     *_of("multi-head attention", only(MULTI_HEAD_ATTENTION.mistakes, *_OF_HEADS)),
     *_of("feed-forward network", without(FEED_MISTAKES, *_NOT_OF_FEED)),
@@ -259,7 +256,7 @@ def of_layers(name: str, masks: tuple[str, ...], own: tuple[Mistake, ...], **fie
         parameters=parameters,
         reference=getattr(attnbook, name),
         steps=TEXT.steps,
-        mistakes=(*_LAYER_MISTAKES, *own, *_PIECE_MISTAKES),
+        mistakes=(*TEXT.mistakes, *own, *_PIECE_MISTAKES),
         options=masks,
         remarked_options=masks,
         adapt=lambda function: with_options(function, parameters, options),
