@@ -52,6 +52,13 @@ COMMANDS = ("python -m benchmarks ", "python tools/", "python -m tools.")
 RECORDS = sorted((ROOT / "book" / "data").glob("*.json"))
 
 
+@pytest.fixture(autouse=True)
+def unsteered(monkeypatch):
+    """Let no variable of this machine hold a library to instructions."""
+    for name in origin.STEERING:
+        monkeypatch.delenv(name, raising=False)
+
+
 def check_provenance(provenance):
     assert set(provenance) - {"commit_note"} == FIELDS
     assert provenance["device"]["kind"] in {"cpu", "cuda"}
@@ -841,6 +848,21 @@ def test_without_a_gpu_the_command_says_so(monkeypatch, tmp_path, capsys):
     assert command_line.main(arguments) == 2
     assert "needs PyTorch or CuPy with a CUDA device" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["OPENBLAS_CORETYPE", "ATEN_CPU_CAPABILITY"])
+def test_a_steered_library_is_told_in_a_trial_and_refused_in_a_record(
+    monkeypatch, tmp_path, capsys, name
+):
+    monkeypatch.setenv(name, "Haswell")
+    monkeypatch.setattr(attention, "measure", lambda device, quick, tables: None)
+    arguments = ["attention", "--out", str(tmp_path)]
+    assert command_line.main(arguments) == 2
+    assert f"got {name}=Haswell: unset it" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+    assert command_line.main([*arguments, "--quick"]) == 0
+    record = json.loads((tmp_path / "attention.cpu.json").read_text())
+    assert record["provenance"]["settings"][name] == "Haswell"
 
 
 def test_every_benchmark_is_listed(capsys):
