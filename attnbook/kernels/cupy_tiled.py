@@ -6,7 +6,7 @@ sums and outputs in registers. No score goes to the GPU's memory. Tiles that the
 are not visited. Where few queries face many keys, the keys are split among blocks, and a second
 kernel merges what they found.
 
-All products run on the GPU's ordinary cores. Its matrix units, for which Triton writes the code,
+All products run on the GPU's ordinary cores. Its Tensor Cores, for which Triton writes the code,
 are the next rung.
 
 References: `attnbook.kernels.tiled`; Dao (2023), "FlashAttention-2"; Dao et al. (2023),

@@ -1,4 +1,4 @@
-"""The backward pass on the matrix units: the weights made again, a tile at a time.
+"""The backward pass on the Tensor Cores: the weights made again, a tile at a time.
 
 The forward pass left log Σ exp(score) of every row, so a weight is one exponential of its score.
 With M = (G ⊙ O)·1, one number a row, and W the weights, the gradient of the scores is

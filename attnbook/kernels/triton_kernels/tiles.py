@@ -46,7 +46,7 @@ OF_KEYS_SHARED, OF_KEYS_CROWDED = Tile(64, 128, 8, 2, apart=False), Tile(32, 128
 OF_QUERIES = Tile(128, 64, 8, 2, 128), Tile(128, 64, 8, 2), Tile(64, 32, 8, 2)
 DECODE = Tile(0, 128, 4, 4), Tile(0, 64, 4, 4), Tile(0, 32, 4, 4, 255)
 """`block_q` of decoding is as many queries as there are."""
-# float32 is multiplied without the matrix units: both factors of a product lie in registers. Told
+# float32 is multiplied without the Tensor Cores: both factors of a product lie in registers. Told
 # how many it may take, the compiler takes them; else it would rather keep some in memory.
 FORWARD_SINGLE = (
     *(Tile(16, 32, 4, 1, 168, apart=False),) * 2,
