@@ -2,7 +2,8 @@
 
 `pages`: an array is written that the process has just asked for, or the same one again. `memory`:
 attention of 8 heads that asks for new arrays at each call, that keeps them, or that needs none,
-beside PyTorch's function, which needs none. A narrow head has little to multiply for each score, so there the bytes of the scores bound the time.
+beside PyTorch's function, which needs none. A narrow head has little to multiply for each score, so
+there the bytes of the scores bound the time.
 """
 
 import math

@@ -82,8 +82,9 @@ def measured_on(record: Mapping[str, Any]) -> str:
     place = record["provenance"]
     who = place["device"]["name"]
     blas = (f"{x['name']} ({x['core_type'] or 'core type unknown'})" for x in place["blas"])
-    libraries = {"numpy": "NumPy", "torch": "PyTorch"}
-    versions = [f"{libraries[x]} {place['versions'][x]}" for x in libraries if place["versions"].get(x)]
+    found = place["versions"]
+    libraries = (("NumPy", found.get("numpy")), ("PyTorch", found.get("torch")))
+    versions = [f"{library} {version}" for library, version in libraries if version]
     return (
         f"measured on {who}, {place['cpu']['cores']} cores, {place['date'][:10]}, "
         f"commit {place['commit'][:8]}\n"

@@ -179,7 +179,7 @@ class Processes:
                 )
 
     def wait(self, work: Any, deed: str, device: torch.device) -> None:
-        """Wait until `work` on tensors of `device` is done, or raise RuntimeError that says what failed."""
+        """Wait until `work` on tensors of `device` is done, or raise RuntimeError."""
         # NCCL waits on the GPU: its watchdog ends the process, after the timeout of the group
         limited = () if device.type == "cuda" else (self.timeout,)
         self._try(lambda: work.wait(*limited), deed)
