@@ -12,6 +12,9 @@ numbers, and of the one 13.5, which besides adds 4,096 numbers to memory for eve
 128 it is 20.1 against 18.7, but all 255 registers are full and 116 instructions move others to
 memory and back; in tiles of half as many queries, where they fit, it is 24.8.
 
+The gradient of the scores is rounded to the dtype of the arrays before the products that take it,
+as in FlashAttention-2. In float16 it is infinite beyond 65,504, which a large loss scale reaches.
+
 Dao (2023), "FlashAttention-2: faster attention with better parallelism and work partitioning".
 """
 

@@ -3,6 +3,9 @@
 `tiles_to_visit` reads a mask once and lists, for each tile of queries, first the tiles of keys
 that are visible as a whole, which need no masking, then those that are visible in part. Hidden
 tiles are on no list. The masks of a causal call are joined with the causal order.
+
+The tables of sizes are for sm_90, NVIDIA's Hopper, alone. For other GPUs the same tiles compile,
+but some kernels need more registers than there are, and keep numbers in memory, which is slow.
 """
 
 from functools import lru_cache
