@@ -2,6 +2,7 @@
 
 Han et al. (2024), "HyperAttention: long-context attention in near-linear time". Causal attention is
 cut in halves, as there: the second half of the queries sees all of the first half of the keys.
+Keys are hashed without their mean.
 """
 
 import math
@@ -50,7 +51,8 @@ def _every(query, key, value, *, block, n_samples, n_projections, rng, least):
         raise ValueError(f"block must divide n = {n}, and n_q be n, got {block}")
     directions = rng.standard_normal((d, n_projections)).astype(np.float32)
     q_order, k_order = (
-        np.argsort(_gray_rank(x @ directions >= 0), axis=-1, kind="stable") for x in (query, key)
+        np.argsort(_gray_rank(x @ directions >= 0), axis=-1, kind="stable")
+        for x in (query, key - key.mean(axis=1, keepdims=True))
     )
     blocks = n // block
     q = _rows(query, q_order).reshape(h, blocks, block, d)

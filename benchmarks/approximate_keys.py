@@ -1,7 +1,7 @@
 """What the ways to attend are compared on: heads of trained models, and toys."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -55,26 +55,6 @@ def writer(name: str, n: int, every: bool = False) -> Case:
         return tuple(np.stack([layers[i][k][j] for i, j in places]) for k in range(3))
 
     return Case(name.replace("_", " "), n, True, draw, tuple(places), lambda: writer(name, n, True))
-
-
-def encoder(n: int, layers: tuple[int, ...] = (0, 2, 4)) -> Case:
-    """Return heads of the sentence encoder over the pooled tokens of many lines."""
-    places = [(i, head) for head, i in enumerate(layers)]
-
-    def draw(part):
-        kept = range(len(layers))
-        found = real_keys.encoder_layers(layers, n, part=part, heads=kept)
-        own = [[x[head] for x in heads] for head, heads in enumerate(found)]
-        return tuple(np.ascontiguousarray(np.stack(x)) for x in zip(*own, strict=True))
-
-    return Case("encoder", n, False, draw, tuple(places))
-
-
-def encoder_layers(n: int, layers: tuple[int, ...] = tuple(range(LAYERS))) -> Iterator[Case]:
-    """Yield each layer of the sentence encoder with all of its heads."""
-    for i, heads in zip(layers, real_keys.encoder_layers(layers, n, part=TEST), strict=True):
-        places = tuple((i, head) for head in range(len(heads.query)))
-        yield Case("encoder", n, False, lambda part, heads=heads: heads, places)
 
 
 def toy(kind: str, n: int, heads: int = 2) -> Case:

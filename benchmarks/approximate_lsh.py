@@ -15,25 +15,25 @@ from attnbook.kernels import packed
 from benchmarks.approximate_clusters import merged
 
 
-def prepare(key, value, *, chunk, n_rounds, is_causal, shared=False, asymmetric=False, seed=0):
+def prepare(key, value, *, chunk, n_rounds, is_causal, asymmetric=False, seed=0):
     """Keep keys and values: queries and keys are hashed together."""
-    return key, value, chunk, n_rounds, is_causal, shared, asymmetric, seed
+    return key, value, chunk, n_rounds, is_causal, asymmetric, seed
 
 
 def attend(query, state) -> np.ndarray:
     """Return attention of (h, n, d) queries to the keys in their chunks of every round.
 
     Chunk i of the sorted queries meets chunks i and i - 1 of the sorted keys; with `asymmetric`,
-    as in SMYRF, chunk i alone. With `shared`, queries are the keys up to their lengths, and one
-    hash serves both.
+    as in SMYRF, chunk i alone. Keys are hashed without their mean.
     """
-    key, value, chunk, n_rounds, is_causal, shared, asymmetric, seed = state
+    key, value, chunk, n_rounds, is_causal, asymmetric, seed = state
     (h, n, d), rng = query.shape, np.random.default_rng(seed)
     if n % chunk:
         raise ValueError(f"chunk must divide n = {n}, got {chunk}")
     blocks, scale = n // chunk, 1 / math.sqrt(d)
+    centred = key - key.mean(axis=1, keepdims=True)
     if asymmetric:
-        query_side, key_side = _on_a_sphere(query, key)
+        query_side, key_side = _on_a_sphere(query, centred)
     orders, places = [], []  # per round: sorted rows, and the chunk of each row
     for _ in range(n_rounds):
         if asymmetric:
@@ -42,8 +42,7 @@ def attend(query, state) -> np.ndarray:
         else:
             # two chunks hold a bucket on average
             directions = rng.standard_normal((d, max(1, blocks // 4))).astype(np.float32)
-            sides = tuple(_bucket(x @ directions) for x in ((query,) if shared else (query, key)))
-        sides = sides * 2 if shared and not asymmetric else sides
+            sides = tuple(_bucket(x @ directions) for x in (query, centred))
         order = [np.argsort(x, axis=-1, kind="stable") for x in sides]
         place = [np.empty((h, n), np.int32) for _ in order]
         for o, p in zip(order, place, strict=True):

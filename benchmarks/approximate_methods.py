@@ -1,7 +1,8 @@
 """Every way to attend that `benchmarks.approximate` compares, with its source and its settings."""
 
+import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from benchmarks import (
 
 SDPA, PACKED = "SDPA", "packed"
 EXACT = (SDPA, PACKED)
+SEEDS = 3  # draws of what is random, on test data
 
 
 class Method(NamedTuple):
@@ -31,7 +33,7 @@ class Method(NamedTuple):
     simplified: str
     prepare: Callable[..., Any]
     attend: Callable[[np.ndarray, Any], np.ndarray]
-    settings: Mapping[bool, tuple[dict[str, Any], ...]]  # that are tried, if it is causal or not
+    settings: tuple[dict[str, Any], ...]  # that are tried where it is causal
     is_random: bool = False
     builds: bool = True  # whether `prepare` does work that more queries may share
 
@@ -42,13 +44,10 @@ class Method(NamedTuple):
         )
 
 
-def _grid(names: str, *values: tuple[Any, ...], **fixed: Any) -> tuple[dict[str, Any], ...]:
-    """Return a setting for each row of values of the names."""
-    return tuple(dict(zip(names.split(), row, strict=True)) | fixed for row in values)
-
-
-def _both(*names_and_values: Any, **fixed: Any) -> dict[bool, tuple[dict[str, Any], ...]]:
-    return dict.fromkeys((True, False), _grid(*names_and_values, **fixed))
+def _grid(**choices: Any) -> tuple[dict[str, Any], ...]:
+    """Return a setting for each combination of values."""
+    rows = itertools.product(*(x if isinstance(x, tuple) else (x,) for x in choices.values()))
+    return tuple(dict(zip(choices, row, strict=True)) for row in rows)
 
 
 # Exact
@@ -82,6 +81,7 @@ def _sdpa(query, state):
 def _prepare_tables(key, value, *, n_tables, n_bits, is_causal, seed=0, window=0, **options):
     hash = SimHash.init(seed, key.shape[-1], n_tables, n_bits).to(dtype="float32")
     options |= {"impl": "numba", "seed": seed}
+    key = key - key.mean(axis=1, keepdims=True)  # which changes no weight
     if is_causal:  # one call: which keys are behind a query differs
         return hash, options | {"window": window, "is_causal": True}, key, value
     heads = []
@@ -107,14 +107,8 @@ _TABLES = {
 }
 
 
-def _tables(*shapes, **more):
-    return {
-        True: _grid("n_tables n_bits", *shapes, window=256, **more),
-        False: _grid("n_tables n_bits", *shapes, **more),
-    }
-
-
-_WINDOWS = tuple((w,) for w in (256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288))
+_WINDOWS = (256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288)
+_CHUNKS = {"chunk": (64, 128, 256, 512), "n_rounds": (1, 2, 4, 8, 16)}
 
 
 METHODS = (
@@ -125,7 +119,7 @@ METHODS = (
         "none",
         _keep,
         _sdpa,
-        _both("", ()),
+        ({},),
         builds=False,
     ),
     Method(
@@ -135,7 +129,7 @@ METHODS = (
         "none",
         _keep,
         _packed,
-        _both("", ()),
+        ({},),
         builds=False,
     ),
     Method(
@@ -145,7 +139,7 @@ METHODS = (
         "A query sees up to half a window more: runs of queries share their keys.",
         approximate_window.prepare,
         approximate_window.attend,
-        _both("window", *_WINDOWS, n_sinks=0),
+        _grid(window=_WINDOWS, n_sinks=0),
         builds=False,
     ),
     Method(
@@ -155,7 +149,7 @@ METHODS = (
         "As window. Positions stay those of the text: the model's own, not those in the window.",
         approximate_window.prepare,
         approximate_window.attend,
-        {True: _grid("window", *_WINDOWS, n_sinks=4)},
+        _grid(window=_WINDOWS, n_sinks=4),
         builds=False,
     ),
     Method(
@@ -164,11 +158,11 @@ METHODS = (
         "Chunks of sorted buckets, each with the one before; a key found in several rounds counts "
         "once.",
         "Queries are hashed apart from keys, since these models do not share them, as the paper's "
-        "do (shared where the keys are the queries); all keys of the two chunks count, of "
-        "whichever bucket; a token attends to itself as to others.",
+        "do; keys are centred by their mean over the text for the hash; all keys of the two chunks "
+        "count, of whichever bucket; a token attends to itself as to others.",
         approximate_lsh.prepare,
         approximate_lsh.attend,
-        _both("chunk n_rounds", (64, 4), (256, 2), (256, 8)),
+        _grid(**_CHUNKS),
         is_random=True,
         builds=False,
     ),
@@ -177,10 +171,10 @@ METHODS = (
         "Daras et al. 2020",
         "As Reformer, for models that do not share: queries and keys on one sphere, sorted along a "
         "random direction, balanced clusters.",
-        "One direction a round.",
+        "One direction for each round; keys are centred by their mean over the text for the hash.",
         approximate_lsh.prepare,
         approximate_lsh.attend,
-        _both("chunk n_rounds", (512, 2), (512, 8), asymmetric=True),
+        _grid(**_CHUNKS, asymmetric=True),
         is_random=True,
         builds=False,
     ),
@@ -189,10 +183,11 @@ METHODS = (
         "Han et al. 2024",
         "Blocks of keys sorted by their hash, and a uniform sample of the rest; causal attention "
         "by halves.",
-        "One sample for all queries of a level; no heavy keys are looked for beyond the blocks.",
+        "One sample for all queries of a level; no heavy keys are looked for beyond the blocks; "
+        "keys are centred by their mean for the hash.",
         approximate_hyper.prepare,
         approximate_hyper.attend,
-        _both("block n_samples", (256, 256), (1024, 256), (256, 2048), (1024, 2048)),
+        _grid(block=(128, 256, 512, 1024), n_samples=(128, 256, 512, 1024, 2048)),
         is_random=True,
         builds=False,
     ),
@@ -203,14 +198,7 @@ METHODS = (
         "The model was not trained with them; features are not drawn anew.",
         approximate_features.prepare,
         approximate_features.attend,
-        _both(
-            "n_features hyperbolic",
-            (128, False),
-            (512, False),
-            (512, True),
-            (2048, False),
-            (2048, True),
-        ),
+        _grid(n_features=(64, 128, 256, 512, 1024, 2048), hyperbolic=(False, True)),
         is_random=True,
     ),
     Method(
@@ -222,7 +210,7 @@ METHODS = (
         "keys are centred by their mean over the text.",
         approximate_sampling.prepare,
         approximate_sampling.attend,
-        _both("n_bits n_tables", (9, 48), (9, 120), (7, 48), window=64, n_sinks=4),
+        _grid(n_bits=(7, 8, 9, 10, 11), n_tables=(24, 48, 96, 144), window=64, n_sinks=4),
         is_random=True,
     ),
     Method(
@@ -233,14 +221,14 @@ METHODS = (
         "causal they are made with the future, which is only hidden.",
         approximate_clusters.prepare,
         approximate_clusters.attend,
-        _both("n_clusters n_probes", (128, 2), (128, 8), (128, 32), (512, 16)),
+        _grid(n_clusters=(64, 128, 256, 512), n_probes=(2, 4, 8, 16, 32)),
     ),
     Method(
         "tables",
         does="SketchAttention: the keys of all tables' buckets, each once; where attention is "
         "causal, a window of at least 256 keys.",
-        simplified="none",
-        settings=_tables((8, 8), (32, 11), (75, 11)),
+        simplified="As in MagicPIG, keys are centred by their mean over the text.",
+        settings=_grid(n_tables=(8, 32, 75), n_bits=(8, 10, 11, 12), window=256),
         **_TABLES,
     ),
     Method(
@@ -252,19 +240,16 @@ METHODS = (
         "none",
         approximate_cells.prepare,
         approximate_cells.attend,
-        {
-            True: _grid(
-                "block n_cells threshold",
-                *((256, 32, t) for t in (0.015, 0.006, 0.003)),
-                *((512, 32, t) for t in (0.08, 0.03, 0.015, 0.006)),
-                *((1024, 32, t) for t in (1.0, 0.3, 0.08, 0.03, 0.015, 0.006)),
-                *((2048, 32, t) for t in (0.08, 0.03, 0.015, 0.006)),
-            ),
-            False: _grid(
-                "block n_cells threshold",
-                *((2048, 512, t) for t in (1.0, 0.1, 0.03, 0.01, 0.003, 0.001)),
-            ),
-        },
+        tuple(
+            {"block": block, "n_cells": 32, "threshold": t}
+            for block, thresholds in (
+                (256, (0.015, 0.006, 0.003)),
+                (512, (0.08, 0.03, 0.015, 0.006)),
+                (1024, (1.0, 0.3, 0.08, 0.03, 0.015, 0.006)),
+                (2048, (0.08, 0.03, 0.015, 0.006)),
+            )
+            for t in thresholds
+        ),
     ),
 )
 BY_NAME = {method.name: method for method in METHODS}

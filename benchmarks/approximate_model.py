@@ -1,14 +1,13 @@
-"""What the heads of a model need, how wrong each becomes, and what the model loses by layer."""
+"""What the heads of a model need, and how wrong each becomes."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from attnbook import kernels
-from benchmarks import approximate_keys, real_keys
+from benchmarks import approximate_keys
 from benchmarks.approximate_keys import TEST, Case
-from benchmarks.approximate_methods import BY_NAME
+from benchmarks.approximate_methods import BY_NAME, SEEDS
 
 SHARES = (0.005, 0.01, 0.02, 0.05, 0.1)
 
@@ -20,12 +19,7 @@ ABOUT = {
     ),
     "heads": (
         "The error of every head of the writer, `error[layer][head]`, for the settings that were "
-        "chosen for these keys; test data, one seed."
-    ),
-    "loss": (
-        "Nats a token of the test plays with the attention of one `layer` replaced, or of all of "
-        "them (null); of the tokens in the second half of the window. `more_loss`: above exact "
-        "attention, `loss_error`: the standard error of that mean over tokens."
+        f"chosen; test data, the mean over {SEEDS} seeds where the way is random."
     ),
 }
 
@@ -60,46 +54,13 @@ def heads(case: Case, ways: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     rows = approximate_keys.checked_rows(case.n)
     expected = approximate_keys.exact(query, key, value, rows, True)
     for way in different(ways):
-        output = BY_NAME[way["method"]].run(query, key, value, way["set_to"], True)
-        errors = approximate_keys.errors(output[:, rows], expected)
+        method = BY_NAME[way["method"]]
+        outputs = (
+            method.run(query, key, value, way["set_to"], True, seed)
+            for seed in range(SEEDS if method.is_random else 1)
+        )
+        errors = np.mean([approximate_keys.errors(o[:, rows], expected) for o in outputs], axis=0)
         yield way | {"error": errors.reshape(approximate_keys.LAYERS, -1).tolist()}
-
-
-def losses(
-    case: Case,
-    ways: list[dict[str, Any]],
-    log: Callable[[str], None],
-    layers: Sequence[int] = tuple(range(approximate_keys.LAYERS)),
-) -> Iterator[dict[str, Any]]:
-    """Yield the loss of a writer in all whose layers, or in one, attention is one of the ways."""
-    name, half = case.keys.replace(" ", "_"), case.n // 2
-
-    def measured(attend):
-        return real_keys.losses(attend, case.n, part=TEST, name=name)[half:].astype(np.float64)
-
-    exact = measured(real_keys.EXACT)
-    for way in different(ways):
-        for layer in (None, *layers):
-            loss = measured(replaced(way, layer))
-            more = loss - exact
-            row = {"layer": layer, "loss": float(loss.mean()), "exact": float(exact.mean())}
-            row["more_loss"] = float(more.mean())
-            row["loss_error"] = float(more.std(ddof=1) / np.sqrt(len(more)))
-            yield way | row
-            told = f"{way['method']}, layer {layer}: {row['more_loss']:+.4f}"
-            log(f"loss, {case.keys}, n = {case.n}: {told} ± {row['loss_error']:.4f}")
-
-
-def replaced(way: dict[str, Any], layer: int | None) -> Callable[..., np.ndarray]:
-    """Return what attends one way in a layer, or in all, and exactly in the others."""
-    method, calls = BY_NAME[way["method"]], iter(range(approximate_keys.LAYERS))
-
-    def attend(query, key, value, *how):
-        if layer in (None, next(calls)):
-            return method.run(query, key, value, way["set_to"], True)
-        return kernels.attention(real_keys.EXACT, query, key, value, *how)
-
-    return attend
 
 
 def different(ways: list[dict[str, Any]]) -> list[dict[str, Any]]:

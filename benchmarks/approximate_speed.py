@@ -11,16 +11,14 @@ import numpy as np
 
 from benchmarks import approximate_keys, harness
 from benchmarks.approximate_keys import TEST, VALIDATION, Case
-from benchmarks.approximate_methods import BY_NAME, EXACT, METHODS, PACKED, SDPA, Method
+from benchmarks.approximate_methods import BY_NAME, EXACT, METHODS, PACKED, SDPA, SEEDS
 
 TARGETS = (0.02, 0.1)
-FOR_ALL, FOR_THESE = "one for all", "for these keys"
-SEEDS = 3
 MOST = 4.0  # times packed: no setting is chosen that takes longer and misses its target
 BRIEF = 0.7  # seconds in which a call is repeated while settings are tried
 FEW = 2048  # keys of a call that only loads what is compiled
-CROSSING = ("window", "window + sinks", "HyperAttention", "cells")
-SIZES, QUICK_SIZES = (1024, 2048, 4096, 8192, 16384, 32768), (512,)
+CROSSING = ("window + sinks", "HyperAttention", "cells")
+SIZES, QUICK_SIZES = (1024, 2048, 4096, 8192, 16384), (512,)
 
 ERROR = "mean over queries of |o - exact| / |exact|, exact attention in float64"
 
@@ -33,15 +31,13 @@ ABOUT = {
     "self_attention": (
         "Test data. For each way and each `target` the setting that is quickest on validation data "
         "among those whose error is at most the target there, or that of the smallest error "
-        f"that takes at most {MOST:.0f} times as long as packed (`reached` false). `setting`: "
-        "chosen for these keys, or one for all keys of the same "
-        "direction: the setting that reaches the target on most of them, then the quickest. "
+        f"that takes at most {MOST:.0f} times as long as packed (`reached` false). `tried`: how "
+        "many settings the way has. "
         f"`error`: {ERROR}; mean, smallest and largest over {SEEDS} seeds where the way is "
         "random. `times_packed`, `times_sdpa`: × as fast as these, build included; "
         "`times_packed_amortised`: the answer alone, for a build that many calls share. Processor "
         "seconds of one thread, which other work on the machine hardly changes; medians of rounds "
-        "in one process, in which each way runs once, in random order. Real keys: one head "
-        "of each layer (writers), of three layers (encoder); toys: two heads of width 64."
+        "in one process, in which each way runs once, in random order. One head of each layer."
     ),
     "crossing": (
         "As `self_attention`, for the target 0.02, by length, for keys of a writer; settings "
@@ -71,17 +67,11 @@ def one_thread() -> Iterator[None]:
             os.environ["OMP_NUM_THREADS"] = before
 
 
-def options(method: Method, case: Case) -> list[dict[str, Any]]:
-    """Return the settings that are tried; none where the way is not made for these keys."""
-    shared = {"shared": True} if (method.name, case.keys) == ("Reformer", "shared") else {}
-    return [setting | shared for setting in method.settings.get(case.is_causal, ())]
-
-
 def tuned(
     case: Case,
-    log: Callable[[str], None],
     *,
-    quick: bool = False,
+    quick: bool,
+    log: Callable[[str], None],
     names: Collection[str] | None = None,
 ) -> list[dict[str, Any]]:
     """Return a row for each setting of each way on the validation part, one if `quick`.
@@ -98,7 +88,7 @@ def tuned(
             if method.name in EXACT or (names and method.name not in names):
                 continue
             best = len(found)
-            for setting in options(method, case)[: 1 if quick else None]:
+            for setting in method.settings[: 1 if quick else None]:
                 _warm(method, query, key, value, setting, case)
                 output, seconds = _timed(method, query, key, value, setting, case)
                 error = approximate_keys.errors(output[:, rows], expected).mean()
@@ -137,26 +127,15 @@ def _timed(method, query, key, value, setting, case):
     return output, min(seconds)
 
 
-def choices(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return which setting each way gets for each keys and target, by its validation rows."""
+def choices(rows: list[dict[str, Any]], n: int) -> list[dict[str, Any]]:
+    """Return which setting each way gets at a length for each target, by its validation rows."""
     found = []
     for target in TARGETS:
-        for name in dict.fromkeys(row["method"] for row in rows):
-            own = [row for row in rows if row["method"] == name]
-            for causal in (True, False):
-                of_kind = [row for row in own if row["causal"] == causal]
-                cases = list(dict.fromkeys((row["keys"], row["n"]) for row in of_kind))
-                common = _one_for_all(of_kind, target)
-                for keys, n in cases:
-                    here = [row for row in of_kind if (row["keys"], row["n"]) == (keys, n)]
-                    ways = [(FOR_THESE, _quickest(here, target))]
-                    if common is not None:
-                        ways.append((FOR_ALL, common))
-                    about = {"keys": keys, "n": n, "causal": causal, "target": target}
-                    for setting, row in ways:
-                        shared = {"shared": True} if "shared" in here[0]["set_to"] else {}
-                        set_to = row["set_to"] | shared
-                        found.append(about | {"method": name, "setting": setting, "set_to": set_to})
+        for name in dict.fromkeys(row["method"] for row in rows if row["n"] == n):
+            here = [row for row in rows if (row["method"], row["n"]) == (name, n)]
+            row = _quickest(here, target)
+            about = {name: row[name] for name in ("keys", "n", "causal", "method", "set_to")}
+            found.append(about | {"target": target, "tried": len(here)})
     return found
 
 
@@ -170,24 +149,6 @@ def _quickest(rows, target):
     return min(rows, key=lambda row: row["seconds"])
 
 
-def _one_for_all(rows, target):
-    """Return the row of the setting that reaches the target on most keys, then the quickest."""
-    if not rows:
-        return None
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        plain = {name: x for name, x in row["set_to"].items() if name != "shared"}
-        groups.setdefault(repr(sorted(plain.items())), []).append(row | {"set_to": plain})
-
-    def worth(group):
-        reached = sum(row["error"] <= target for row in group)
-        work = float(np.mean([np.log(row["seconds"] / row["exact_seconds"]) for row in group]))
-        error = float(np.mean([np.log(max(row["error"], 1e-9)) for row in group]))
-        return (-reached, work) if reached else (0, error)
-
-    return min(groups.values(), key=worth)[0]
-
-
 # Beside exact attention, on test data
 
 
@@ -197,7 +158,7 @@ def compared(case, chosen, *, quick: bool, log: Callable[[str], None]) -> list[d
     rows = approximate_keys.checked_rows(case.n)
     expected = approximate_keys.exact(*given, rows, case.is_causal)
     exact = [{"method": name, "set_to": {}} for name in (PACKED, SDPA)]
-    ways = exact + [row for row in chosen if (row["keys"], row["n"]) == (case.keys, case.n)]
+    ways = exact + chosen
     with one_thread():
         runs = _rounds(case, given, ways, rows, expected, quick)
     exact_seconds = {way["method"]: runs[_named(way)]["seconds"] for way in exact}
@@ -212,8 +173,7 @@ def compared(case, chosen, *, quick: bool, log: Callable[[str], None]) -> list[d
         result.append(row)
         log(
             f"self-attention, {case.keys}, n = {case.n}: {row['method']}, "
-            f"{row.get('target', '')} {row.get('setting', '')}: "
-            f"error {row['error']:.3f}, {row['times_packed']:.2f} × packed"
+            f"{row.get('target', '')}: error {row['error']:.3f}, {row['times_packed']:.2f} × packed"
         )
     return result
 
@@ -256,21 +216,14 @@ def _named(way):
 
 
 def crossing(chosen, *, quick: bool, log: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    """Yield speed and error by length, each way at what was chosen for the length."""
+    """Yield speed and error by length, each way at what was `chosen` for the length."""
     for n in QUICK_SIZES if quick else SIZES:
-        case = at_length(n, quick)
-        ways = [row for row in of_case(chosen, case.keys, n) if row["method"] in CROSSING]
-        ways = [row for row in ways if row["target"] == min(TARGETS)]
-        yield from compared(case, ways, quick=quick, log=log)
+        ways = [
+            row for row in chosen(n) if row["method"] in CROSSING and row["target"] == min(TARGETS)
+        ]
+        yield from compared(at_length(n, quick), ways, quick=quick, log=log)
 
 
 def at_length(n: int, quick: bool) -> Case:
     """Return the keys whose length is varied."""
     return approximate_keys.writer("writer" if quick else "long_writer", n)
-
-
-def of_case(chosen, keys, n):
-    """Return the settings that were chosen for these keys."""
-    return [
-        row for row in chosen if (row["keys"], row["n"], row["setting"]) == (keys, n, FOR_THESE)
-    ]

@@ -19,7 +19,6 @@ KINDS = {
         "(standard deviations of the axes 1 : 10); queries are drawn like keys."
     ),
     "heavy-tailed": "Keys of random direction and lognormal length (σ = 0.8, median 6).",
-    "shared": "As clustered, and the keys are the queries.",
 }
 
 
@@ -31,9 +30,6 @@ def draw(kind: str, n: int, heads: int, *, seed: int = 0) -> tuple[np.ndarray, .
     rng = np.random.default_rng(seed)
     made = [_head(kind, n, rng) for _ in range(heads)]
     query, key, value = (np.stack(x).astype(np.float32) for x in zip(*made, strict=True))
-    if kind == "shared":
-        query = 3 * key
-        key = key / np.linalg.norm(key, axis=-1, keepdims=True) * math.sqrt(WIDTH) / 3
     return query, key, value
 
 
@@ -47,7 +43,7 @@ def _head(kind, n, rng):
         k = near * centre[rng.permutation(n) // GROUP] + apart * k
         q = near * centre[rng.permutation(n) // GROUP] + apart * q
         q *= _gain(n)
-    elif kind in ("clustered", "shared"):
+    elif kind == "clustered":
         share = np.arange(1, CLUSTERS + 1) ** -0.7
         centre = math.sqrt(0.75) * normal((CLUSTERS, d))
         spread = np.geomspace(1, 0.1, d)

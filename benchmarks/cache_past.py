@@ -47,16 +47,16 @@ class Prompt:
         rng = np.random.default_rng(seed)
         return self._kept((n_cells, seed), lambda: centres(self.key, n_cells, rng))
 
-    def graph(self, index: Callable[[], Any]) -> Any:
-        """Return a copy of an index that holds the keys, which is built once."""
+    def graph(self, links: int) -> Any:
+        """Return a copy of faiss's graph of the keys by inner product, which is built once."""
         import faiss
 
         def built():
-            made = index()
+            made = faiss.IndexHNSWFlat(self.key.shape[1], links, faiss.METRIC_INNER_PRODUCT)
             made.add(self.key)
             return made
 
-        return faiss.clone_index(self._kept("graph", built))
+        return faiss.clone_index(self._kept(("graph", links), built))
 
     def _kept(self, name, make):
         if name not in self._memory:
@@ -86,6 +86,13 @@ class Past:
         self.place = np.arange(self.first, self.n)  # of each decoded query
         self.width = key.shape[1] + value.shape[1]  # numbers of a key and its value
         self.visible = np.arange(self.n) <= self.place[:, None]  # (m, n)
+        self._last: tuple[Any, Any] = (None, None)
+
+    def newest(self, name: Any, make: Callable[[], Any]) -> Any:
+        """Return what `make` returns, and what it made last if it has the same name."""
+        if self._last[0] != name:
+            self._last = (name, make())
+        return self._last[1]
 
     @cached_property
     def scores(self) -> np.ndarray:
@@ -98,11 +105,22 @@ class Past:
         return softmax(self.scores) @ self.value
 
 
+def of_text(layers: list[Any], m: int) -> list[list[Past]]:
+    """Return the pasts of all layers and heads of a text, of which m tokens are decoded."""
+    return [
+        [
+            Past(Prompt(q[:-m], k[:-m], v[:-m]), q[-m:], k[-m:], v[-m:])
+            for q, k, v in zip(*layer.repeated(), strict=True)
+        ]
+        for layer in layers
+    ]
+
+
 class Read(NamedTuple):
     """What a method reads for m decoded queries."""
 
     scored: np.ndarray  # (m, n), boolean: the keys that count one by one
-    numbers: Any = 0.0  # (m,) or a number: read beside the scored keys and their values
+    numbers: Any = 0.0  # (m,) or a number: read or multiplied beside the scored keys and values
     bias: Any = 0.0  # (m, n) or 0, added to the scores
     tail: Any = None  # of the other keys: logarithm of their mass, (m,), and output, (m, d_v)
 
@@ -124,10 +142,16 @@ def mixed(
     return weights[:, :-1] @ value + weights[:, -1:] * output
 
 
-def share(past: Past, read: Read) -> float:
-    """Return the mean share of the cache that is read: numbers read, of those that it holds."""
-    keys = (read.scored & past.visible).sum(axis=1) * past.width + read.numbers
-    return float(np.mean(keys / ((past.place + 1) * past.width)))
+def share(past: Past, read: Read) -> tuple[float, float]:
+    """Return the mean share of the cache that a query reads or is multiplied by.
+
+    That is: numbers of scored keys and values and those beside them, of the numbers of all keys and
+    values that the query sees. Then the share of those beside them alone.
+    """
+    whole = (past.place + 1) * past.width
+    beside = float(np.mean(read.numbers / whole))
+    keys = (read.scored & past.visible).sum(axis=1) * past.width
+    return float(np.mean(keys / whole)) + beside, beside
 
 
 def near(past: Past, sinks: int, window: int) -> np.ndarray:

@@ -18,12 +18,12 @@ def exact(past: Past) -> Read:
 
 
 def recent(past: Past, *, sinks: int, window: int) -> Read:
-    """Read the first and the last tokens: StreamingLLM, and without sinks a sliding window."""
+    """Read the first and the last tokens."""
     return Read(near(past, sinks, window))
 
 
 def best_keys(past: Past, *, keys: int) -> Read:
-    """Read the keys of largest weight, which only one knows who has read all: a bound."""
+    """Read the keys of largest weight, which only one knows who has read all: an oracle."""
     return Read(best(past.scores, keys))
 
 
@@ -66,7 +66,10 @@ def h2o(past: Past, *, window: int, keys: int, sinks: int) -> Read:
 
 
 def quest(past: Past, *, sinks: int, window: int, page: int, pages: int) -> Read:
-    """Score the pages whose box of keys may hold the largest score (Tang et al. 2024)."""
+    """Score the pages whose box of keys may hold the largest score (Tang et al. 2024).
+
+    Of the two bounds of a feature the sign of the query says which one is multiplied.
+    """
     n_pages = past.n // page
     boxes = past.key[: n_pages * page].reshape(n_pages, page, -1)
     low, high = boxes.min(axis=1), boxes.max(axis=1)
@@ -79,15 +82,14 @@ def quest(past: Past, *, sinks: int, window: int, page: int, pages: int) -> Read
     chosen = best(bound, pages)
     scored[:, : n_pages * page] |= np.repeat(chosen, page, axis=1)
     scored |= np.arange(past.n) >= (past.place[:, None] + 1) // page * page  # the open page
-    return Read(scored & past.visible, 2 * past.key.shape[1] * in_view.sum(axis=1))
+    return Read(scored & past.visible, past.key.shape[1] * in_view.sum(axis=1))
 
 
-def graph(past: Past, *, sinks: int, window: int, keys: int, effort: int) -> Read:
+def graph(past: Past, *, sinks: int, window: int, links: int, keys: int, effort: int) -> Read:
     """Search a graph of keys by inner product (as RetrievalAttention, Liu et al. 2024)."""
     import faiss
 
-    d = past.key.shape[1]
-    index = past.prompt.graph(lambda: faiss.IndexHNSWFlat(d, 16, faiss.METRIC_INNER_PRODUCT))
+    d, index = past.key.shape[1], past.prompt.graph(links)
     index.hnsw.efSearch = effort
     scored, visited = near(past, sinks, window), np.zeros(past.m)
     for i in range(past.m):
@@ -115,18 +117,26 @@ def magicpig(past: Past, *, sinks: int, window: int, tables: int, bits: int) -> 
 
 
 def hashed(past, sinks, window, tables, bits, least, weigh) -> Read:
-    """Score the keys that meet the query in `least` tables, and `weigh` them by their chance."""
-    hash = SimHash.init(past.seed, past.key.shape[1], tables, bits)
-    key = past.key - past.prompt.middle
-    met = meetings(hash, past.query, key)
+    """Score the keys that meet the query in `least` tables, and `weigh` them by their chance.
+
+    Beside the keys count the products of the hash, and the entries of the buckets; if weighed, the
+    product with the mean key, which tells the angle to a centred key from the score.
+    """
+    d, key = past.key.shape[1], past.key - past.prompt.middle
+
+    def hash_and_angles():
+        hash = SimHash.init(past.seed, d, tables, bits)
+        return meetings(hash, past.query, key), agreement(past.query, key)
+
+    met, agree = past.newest((past.seed, tables, bits), hash_and_angles)
     some = near(past, sinks, window)
-    looked_up = met.sum(axis=1, where=past.visible & ~some) + tables
+    numbers = met.sum(axis=1, where=past.visible & ~some) + tables + tables * bits * d
     found = (met >= least) & past.visible & ~some
     if not weigh:
-        return Read(some | found, looked_up)
+        return Read(some | found, numbers)
     bias = np.zeros(past.visible.shape)
-    bias[found] = -np.log(chances(agreement(past.query, key)[found], tables, bits, least))
-    return Read(some | found, looked_up, bias)
+    bias[found] = -np.log(chances(agree[found], tables, bits, least))
+    return Read(some | found, numbers + d, bias)
 
 
 def meetings(hash: SimHash, query: np.ndarray, key: np.ndarray) -> np.ndarray:

@@ -14,9 +14,9 @@ def tables(
 ) -> Read:
     """Score the keys that share a bucket with the query in a table, beside sinks and window.
 
-    What `SketchAttention(SimHash)` does for centred keys: as a "union", by "importance" (each key
-    divided by the chance that it is found), or with a "cloud", the tail "moments" in the place of
-    all that is not scored. Without tables the cloud is alone.
+    Those of the tables are weighed as `SketchAttention(SimHash)` does for centred keys: as a
+    "union", by "importance" (each key divided by the chance that it is found), or with a "cloud",
+    the tail "moments" in the place of all that is not scored. Without tables the cloud is alone.
     """
     d, d_v = past.key.shape[1], past.value.shape[1]
     if tables:
@@ -48,7 +48,7 @@ def cells(past: Past, *, sinks: int, window: int, lists: int, probes: int) -> Re
         whole[:, c] = scored[:, cell == c].any(axis=1)
     pairs = list(clouds(past, cell, lists, sinks, window))
     left = [moments.counts * ~out for (moments, _), out in zip(pairs, whole, strict=True)]
-    numbers = lists * (past.width + 2) + d * (d + d_v)
+    numbers = lists * (past.width + 2 + d * (probes > 0)) + d * (d + d_v)
     return Read(scored | near(past, sinks, window), numbers, 0.0, tails(past, pairs, counts=left))
 
 
