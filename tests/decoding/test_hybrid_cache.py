@@ -83,18 +83,14 @@ def run(cache, arrays, n_prompt, chunks):
     tables=st.sampled_from([(0, 1), (2, 1), (5, 1), (17, 2), (31, 3)]),
     dtype=st.sampled_from(["float32", "float64"]),
 )
-def test_it_is_the_loop_that_counts_hits(
-    impl, seed, heads, n_prompt, n_new, near, tables, dtype
-):
+def test_it_is_the_loop_that_counts_hits(impl, seed, heads, n_prompt, n_new, near, tables, dtype):
     (h_kv, groups), (sinks, window), (n_tables, bits) = heads, near, tables
     n = n_prompt + n_new
     arrays = query, key, value = drawn(seed, h_kv, groups, n, dtype)
     directions = np.empty((0, bits, 5))
     if n_tables:
         directions = SimHash.init(seed, 5, n_tables, bits).directions
-    cache = HybridCache(
-        sinks, window, n_tables=n_tables, n_projections=bits, seed=seed, impl=impl
-    )
+    cache = HybridCache(sinks, window, n_tables=n_tables, n_projections=bits, seed=seed, impl=impl)
     got = run(cache, arrays, n_prompt, [1] * n_new)
     assert (got.shape, got.dtype) == ((h_kv * groups, n_new, 3), dtype)
     for h in range(h_kv * groups):
@@ -148,25 +144,23 @@ def test_what_is_cut_off_is_read_no_more(impl, kept):
     run(cache, arrays, 30, [1] * 20)
     cache.truncate(kept)
     others = drawn(4, 2, 1, 60, "float64")
-    joined = [np.concatenate([x[:, :kept], y[:, kept:]], 1) for x, y in zip(arrays, others)]
+    joined = [
+        np.concatenate([x[:, :kept], y[:, kept:]], axis=1)
+        for x, y in zip(arrays, others, strict=True)
+    ]
     if kept == 0:  # all begins anew
-        again, wanted = run(cache, others, 30, [1] * 30), run(HybridCache(**options), others, 30, [30])
-    else:
-        chunks, query = [1] * (60 - kept), joined[0]
-        again = []
-        for i in range(kept, 60):
-            cache.append(0, joined[1][:, i : i + 1], joined[2][:, i : i + 1])
-            again.append(cache.attend(0, query[:, i : i + 1], scale=0.7))
-        again = np.concatenate(again, axis=1)
-        assert len(chunks) == again.shape[1]
-        fresh = HybridCache(**options)
-        fresh.append(0, *(x[:, :30] for x in arrays[1:]))  # the centre stays that of the prompt
-        fresh.truncate(min(kept, 30))
-        wanted = [fresh]
-        for i in range(min(kept, 30), 60):
-            fresh.append(0, joined[1][:, i : i + 1], joined[2][:, i : i + 1])
-        wanted = fresh.attend(0, query[:, kept:], scale=0.7)
-    np.testing.assert_allclose(again, wanted, rtol=1e-12)
+        got, fresh = run(cache, others, 30, [1] * 30), HybridCache(**options)
+        np.testing.assert_allclose(got, run(fresh, others, 30, [30]), rtol=1e-12)
+        return
+    fresh = HybridCache(**options)
+    fresh.append(0, *(x[:, :30] for x in arrays[1:]))  # the centre stays that of the prompt
+    fresh.truncate(min(kept, 30))
+    fresh.append(0, *(x[:, min(kept, 30) :] for x in joined[1:]))
+    wanted = fresh.attend(0, joined[0][:, kept:], scale=0.7)
+    for i in range(kept, 60):
+        cache.append(0, *(x[:, i : i + 1] for x in joined[1:]))
+        got = cache.attend(0, joined[0][:, i : i + 1], scale=0.7)
+        np.testing.assert_allclose(got, wanted[:, i - kept, None], rtol=1e-12)
 
 
 def test_without_tables_it_is_a_band(impl):
@@ -256,4 +250,5 @@ filled().impl_for(0, "naive")(np.ones((2, 1, 5)), None, None, np.ones((1, 3)) > 
     ValueError: mask and bias must be None for a HybridCache, got an array
 """
 
-test_errors = error_test(ERRORS, globals())
+NAMES = {"HybridCache": HybridCache, "beam_search": beam_search, "filled": filled}
+test_errors = error_test(ERRORS, NAMES | {"model": model, "np": np, "torch": torch})
