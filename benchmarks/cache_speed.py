@@ -39,10 +39,11 @@ METHODS = {
         "those of float64, divided by the norm of these; `keys`: share of the keys whose scores "
         "are made; `entries`: entries of buckets that are counted, as a share of the keys; "
         "`products`: products of the hash for a query, divided by the numbers of all keys and "
-        "values. They are means over the query heads and over 3 draws of the directions, and what is "
-        "read is counted for every fourth token. `build`: seconds to put the prompt "
-        "into the tables. `bytes`: of keys, values and tables, with the free room. faiss finds the 64 keys of largest product for a query of one head "
-        "and computes no output; its share of those that exact search finds is `recall`."
+        "values. They are means over the query heads and over 3 draws of the directions, and what "
+        "is read is counted for every fourth token. `build`: seconds to put the prompt into the "
+        "tables. `bytes`: of keys, values and tables, with the free room. faiss finds the 64 keys "
+        "of largest product for a query of one head and computes no output; its share of those "
+        "that exact search finds is `recall`."
     )
 }
 

@@ -120,7 +120,7 @@ class BucketLayer:
                 break
             pool = self.buckets.pool  # it is full
             self.buckets = self.buckets._replace(pool=np.concatenate([pool, pool], axis=2))
-        self.stop = last
+        self.stop = max(self.stop, last)  # after a cut more may be in the tables already
         return output
 
     def _build(self, keys):

@@ -34,8 +34,9 @@ class Loop:
         return found
 
     def chance(self, q, k):
-        dot = math.fsum(q * k)
-        angle = math.acos(max(-1, min(1, dot / math.sqrt(math.fsum(q * q) * math.fsum(k * k)))))
+        both = math.sqrt(math.fsum(q * q) * math.fsum(k * k))
+        cosine = math.fsum(q * k) / both if both > 0 else 0.0  # a key may be the centre
+        angle = math.acos(max(-1, min(1, cosine)))
         L, kappa, _ = self.directions.shape
         f = (1 - angle / math.pi) ** kappa
         return math.fsum(math.comb(L, t) * f**t * (1 - f) ** (L - t) for t in range(2, L + 1))
