@@ -111,6 +111,10 @@ def public_calls():
             **{"bidirectional": False, "max_distance": 16},
         },
         positions.learned: {"table": np.ones((9, 4)), "n": 3, "start": 1},
+        decoding.HybridCache: {
+            **{"sinks": 2, "window": 5, "n_tables": 8, "n_projections": 3, "seed": 0},
+            **{"impl": "reference"},
+        },
         decoding.greedy_decode: {
             **{"weights": model, "source": ids, "prompt": 1, "max_length": 2, "stop": 3},
             **{"pad": 0, "cache": True},
