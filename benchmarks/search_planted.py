@@ -1,14 +1,15 @@
 """A neighbour planted among normal keys, and how those who look for it are timed and told."""
 
+import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from benchmarks import harness, search_rivals
-from benchmarks.search_rivals import EXACT_BATCH, Rival
+from benchmarks.search_rivals import EXACT_BATCH, FOLDER, RECALL, Rival
 
 N, QUICK_N = 1_000_000, 2_000
 WIDTH, DISTANCE = 64, 0.5
@@ -79,6 +80,61 @@ def asking(rival: Rival, query: np.ndarray, mode: str) -> tuple[Callable[[], Any
             rival.synchronize()  # it waits for one answer before it asks again
 
     return run, len(each)
+
+
+Walk = tuple[Callable[[Any], Rival], Sequence[Any]]  # a maker, and settings by growing recall
+
+
+def chosen(
+    file: str,
+    grid: Mapping[str, Sequence[Walk]],
+    known: tuple[np.ndarray, np.ndarray],
+    query: np.ndarray,
+    modes: Sequence[str],
+    *,
+    batch: int,
+    quick: bool,
+) -> dict[str, dict[str, tuple[Rival, float]]]:
+    """Return for each mode and method the fastest of its settings that is enough, and its recall.
+
+    The recalls are those of the queries in `known`, the times those of `query`. Of each walk the
+    first setting with recall ≥ 0.99 is timed; if no walk has one, that of the largest recall. The
+    choice is kept in a file: it needs no quiet machine.
+    """
+    path = FOLDER / f"{file}.json"
+    kept = json.loads(path.read_text()) if path.exists() and not quick else {}
+    for name, walks in grid.items():
+        if name in kept:
+            continue
+        tried = []
+        for w, (make, settings) in enumerate(walks):
+            for i in range(len(settings)):
+                one = make(settings[i])
+                recall = one.recall(*known)
+                if recall >= RECALL:
+                    break
+            one.batch = batch
+            tried.append((w, i, recall, one))
+        least = min(RECALL, max(recall for _, _, recall, _ in tried))
+        tried = [pair for pair in tried if pair[2] >= least]
+        kept[name] = {}
+        for mode in modes:
+            asks = {j: asking(one, query, mode) for j, (*_, one) in enumerate(tried)}
+            times = timed(asks, quick=True) if len(tried) > 1 else {0: None}
+            best = min(times, key=lambda j: times[j] and times[j]["seconds"]["minimum"])
+            kept[name][mode] = tried[best][:3]
+        if not quick:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(kept, indent=1))
+    found: dict[str, dict[str, tuple[Rival, float]]] = {mode: {} for mode in modes}
+    for name, walks in grid.items():
+        made: dict[tuple[int, int], Rival] = {}
+        for mode in modes:
+            w, i, recall = kept[name][mode]
+            one = made.setdefault((w, i), walks[w][0](walks[w][1][i]))
+            one.batch = batch
+            found[mode][name] = one, recall
+    return found
 
 
 def about(rival):
