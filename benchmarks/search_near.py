@@ -1,7 +1,7 @@
 """Search on states of the writer and on harder toys: each method over a grid of settings.
 
-Tables: `near_states`, the nearest of 10,240 and 81,920 states of the writer. `lost`, normal keys whose
-far ones are not so far. `hashes` of angles.
+Tables: `near_states`, the nearest of 10,240 and 81,920 states of the writer. `lost`, normal keys
+whose far ones are not so far. `hashes` of angles.
 """
 
 import itertools
@@ -28,6 +28,7 @@ from benchmarks.search_planted import (
     asking,
     chosen,
     planted,
+    quickly,
     timed,
     told,
 )
@@ -70,7 +71,7 @@ METHODS = {name: HARNESS[name] for name in ("seconds", "reason")} | {
         "and of the test plays, which give times and `recall`: the share of those with a key "
         f"within {NEAR} rad whose nearest key is found. A method has the setting of its grid that "
         f"is fastest on validation queries with recall ≥ {RECALL} there, for each mode, with one "
-        "thread in an earlier run; `tried` is the size of the grid. `single`: one query "
+        "thread; `tried` is the size of the grid. `single`: one query "
         f"a call; `batch`: {BATCH}. Our tables return the number of the nearest key too, as the "
         "value of attention over the candidates, by compiled loops. " + search_rivals.SIMPLIFIED
     ),
@@ -221,10 +222,15 @@ def near_states(n: int, draw: int, *, quick: bool, log: Callable[[str], None]) -
     grid, query = grids(data.key, draw), data.chosen_by[0]
     tried = {name: sum(len(settings) for _, settings in walks) for name, walks in grid.items()}
     rows = []
-    with threads(1):
-        found = chosen(
-            f"near_{n}_{draw}", grid, data.near(0), query, MODES, batch=BATCH, quick=quick
-        )
+
+    def by_one_thread(asks):
+        with threads(1):
+            return quickly(asks)
+
+    found = chosen(
+        f"near_{n}_{draw}", grid, data.near(0), query, MODES,
+        batch=BATCH, quick=quick, times_of=by_one_thread,
+    )  # fmt: skip
     for mode, count in itertools.product(MODES, THREADS):
         rivals = found[mode]
         for one, _ in rivals.values():

@@ -85,6 +85,11 @@ def asking(rival: Rival, query: np.ndarray, mode: str) -> tuple[Callable[[], Any
 Walk = tuple[Callable[[Any], Rival], Sequence[Any]]  # a maker, and settings by growing recall
 
 
+def quickly(asks: Mapping[Any, tuple[Callable[[], Any], int]]) -> dict[Any, dict[str, Any]]:
+    """Return what `timed` does, in a few short rounds."""
+    return timed(asks, quick=True)
+
+
 def chosen(
     file: str,
     grid: Mapping[str, Sequence[Walk]],
@@ -94,46 +99,41 @@ def chosen(
     *,
     batch: int,
     quick: bool,
+    times_of: Callable[[Any], Any] = quickly,
 ) -> dict[str, dict[str, tuple[Rival, float]]]:
     """Return for each mode and method the fastest of its settings that is enough, and its recall.
 
     The recalls are those of the queries in `known`, the times those of `query`. Of each walk the
     first setting with recall ≥ 0.99 is timed; if no walk has one, that of the largest recall. The
-    choice is kept in a file: it needs no quiet machine.
+    recalls, which need no quiet machine, are kept in a file.
     """
     path = FOLDER / f"{file}.json"
     kept = json.loads(path.read_text()) if path.exists() and not quick else {}
-    for name, walks in grid.items():
-        if name in kept:
-            continue
-        tried = []
-        for w, (make, settings) in enumerate(walks):
-            for i in range(len(settings)):
-                one = make(settings[i])
-                recall = one.recall(*known)
-                if recall >= RECALL:
-                    break
-            one.batch = batch
-            tried.append((w, i, recall, one))
-        least = min(RECALL, max(recall for _, _, recall, _ in tried))
-        tried = [pair for pair in tried if pair[2] >= least]
-        kept[name] = {}
-        for mode in modes:
-            asks = {j: asking(one, query, mode) for j, (*_, one) in enumerate(tried)}
-            times = timed(asks, quick=True) if len(tried) > 1 else {0: None}
-            best = min(times, key=lambda j: times[j] and times[j]["seconds"]["minimum"])
-            kept[name][mode] = tried[best][:3]
-        if not quick:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(kept, indent=1))
     found: dict[str, dict[str, tuple[Rival, float]]] = {mode: {} for mode in modes}
     for name, walks in grid.items():
-        made: dict[tuple[int, int], Rival] = {}
-        for mode in modes:
-            w, i, recall = kept[name][mode]
-            one = made.setdefault((w, i), walks[w][0](walks[w][1][i]))
+        if name not in kept:
+            kept[name] = []
+            for w, (make, settings) in enumerate(walks):
+                for i in range(len(settings)):
+                    recall = make(settings[i]).recall(*known)
+                    if recall >= RECALL:
+                        break
+                kept[name].append((w, i, recall))
+            if not quick:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(json.dumps(kept))
+        least = min(RECALL, max(recall for *_, recall in kept[name]))
+        tried = [
+            (walks[w][0](walks[w][1][i]), recall) for w, i, recall in kept[name] if recall >= least
+        ]
+        for one, _ in tried:
             one.batch = batch
-            found[mode][name] = one, recall
+        for mode in modes:
+            best = 0
+            if len(tried) > 1:
+                times = times_of({j: asking(one, query, mode) for j, (one, _) in enumerate(tried)})
+                best = min(times, key=lambda j: times[j]["per_query"])
+            found[mode][name] = tried[best]
     return found
 
 
