@@ -6,7 +6,7 @@ import numpy as np
 
 from attnbook import softmax
 from attnbook.sketch import SimHash
-from attnbook.sketch.k_means import nearest
+from attnbook.hashing.k_means import nearest
 from benchmarks.cache_past import Past, Read, best, near
 
 # Those that do not look for anything
