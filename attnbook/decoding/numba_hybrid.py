@@ -6,7 +6,7 @@ What is read next lies anywhere in memory, so it is prefetched.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -58,14 +58,14 @@ class Scratch(NamedTuple):
 class BucketLayer:
     """The tables of all key heads of a layer, as `SignatureLayer` has them."""
 
-    def __init__(self, hash: SimHash | None, centre: np.ndarray, sinks: int, window: int):
+    def __init__(self, hash: Any, centre: np.ndarray, sinks: int, window: int):
         self.centre, self.sinks, self.window, self.stop = centre, sinks, window, sinks
         heads, _, d = centre.shape
         shape = (0, 1) if hash is None else hash.directions.shape[:2]
         self.hash, (self.n_tables, bits) = hash, shape
         directions = np.zeros((-(-d // 4) * 4, bits, self.n_tables), centre.dtype)
         if hash is not None:
-            directions[:d] = hash.directions.transpose(2, 1, 0)
+            directions[:d] = np.transpose(hash.directions, (2, 1, 0))
         self.directions = read_only(directions.reshape(len(directions), -1))
         self.buckets = Buckets(
             np.zeros((heads, self.n_tables, 2**bits, 2), np.int32),
