@@ -61,7 +61,7 @@ class BucketLayer:
     def __init__(self, hash: Any, centre: np.ndarray, sinks: int, window: int):
         self.centre, self.sinks, self.window, self.stop = centre, sinks, window, sinks
         heads, _, d = centre.shape
-        shape = (0, 1) if hash is None else hash.directions.shape[:2]
+        shape: tuple[int, int] = (0, 1) if hash is None else hash.directions.shape[:2]
         self.hash, (self.n_tables, bits) = hash, shape
         directions = np.zeros((-(-d // 4) * 4, bits, self.n_tables), centre.dtype)
         if hash is not None:
