@@ -83,8 +83,9 @@ class BucketLayer:
 
     def enter(self, key: np.ndarray, stop: int) -> None:
         """Put all keys before row `stop` into the tables that are in none yet, but the sinks."""
-        if self.stop == self.sinks and self.n_tables and stop - self.stop > 1:
-            self._build(key[:, self.stop : stop] - self.centre)
+        if stop - self.stop > 1 and (self.stop == self.sinks or not self.n_tables):
+            if self.n_tables:
+                self._build(key[:, self.stop : stop] - self.centre)
             self.stop = stop
         heads, _, d = key.shape
         nothing = np.empty((heads, 0, d), key.dtype)
