@@ -140,7 +140,8 @@ class HybridCache(KVCache):
             if self.n_tables and d not in self._hashes:
                 drawn = SimHash.init(self._rng, d, self.n_tables, self.n_projections)
                 self._hashes[d] = drawn.to(dtype=dtype_name(keys.dtype))
-            centre = np.mean(keys.reshape(-1, *keys.shape[-2:]), axis=1, keepdims=True)
+            prompt: Any = keys
+            centre = np.mean(prompt.reshape(-1, *keys.shape[-2:]), axis=1, keepdims=True)
             kind: Any = SignatureLayer
             if self.impl == "numba":
                 try:
@@ -188,7 +189,8 @@ class HybridCache(KVCache):
                 f"shape {keys.shape}, got {query.shape} and {query.dtype}"
             )
         key, value = self._heads(layer)
-        asked = query.reshape(len(key), groups, m, d)
+        asked: Any = query
+        asked = asked.reshape(len(key), groups, m, d)
         each = [
             self._layers[layer].attend(asked[:, :, i], key, value, n - m + i + 1, scale)
             for i in range(m)

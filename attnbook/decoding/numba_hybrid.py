@@ -6,7 +6,7 @@ What is read next lies anywhere in memory, so it is prefetched.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -58,14 +58,14 @@ class Scratch(NamedTuple):
 class BucketLayer:
     """The tables of all key heads of a layer, as `SignatureLayer` has them."""
 
-    def __init__(self, hash: SimHash | None, centre: np.ndarray, sinks: int, window: int):
+    def __init__(self, hash: Any, centre: np.ndarray, sinks: int, window: int):
         self.centre, self.sinks, self.window, self.stop = centre, sinks, window, sinks
         heads, _, d = centre.shape
-        shape = (0, 1) if hash is None else hash.directions.shape[:2]
+        shape: tuple[int, int] = (0, 1) if hash is None else hash.directions.shape[:2]
         self.hash, (self.n_tables, bits) = hash, shape
         directions = np.zeros((-(-d // 4) * 4, bits, self.n_tables), centre.dtype)
         if hash is not None:
-            directions[:d] = hash.directions.transpose(2, 1, 0)
+            directions[:d] = np.transpose(hash.directions, (2, 1, 0))
         self.directions = read_only(directions.reshape(len(directions), -1))
         self.buckets = Buckets(
             np.zeros((heads, self.n_tables, 2**bits, 2), np.int32),
@@ -83,8 +83,9 @@ class BucketLayer:
 
     def enter(self, key: np.ndarray, stop: int) -> None:
         """Put all keys before row `stop` into the tables that are in none yet, but the sinks."""
-        if self.stop == self.sinks and self.n_tables and stop - self.stop > 1:
-            self._build(key[:, self.stop : stop] - self.centre)
+        if stop - self.stop > 1 and (self.stop == self.sinks or not self.n_tables):
+            if self.n_tables:
+                self._build(key[:, self.stop : stop] - self.centre)
             self.stop = stop
         heads, _, d = key.shape
         nothing = np.empty((heads, 0, d), key.dtype)

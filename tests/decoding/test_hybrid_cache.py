@@ -245,7 +245,8 @@ filled().truncate(4)
     ValueError: n must be from 0 to 3, the tokens of the cache, got 4
 filled().reorder(np.zeros((1, 1), int))
     ValueError: cache must be a KVCache to follow beams, got a HybridCache
-beam_search(model(0, encoder=False), prompt=[1], max_length=3, n_beams=2, cache=HybridCache())
+beam_search(model(0, encoder=False), prompt=np.array([[1]]), max_length=3, n_beams=2,
+cache=HybridCache())
     ValueError: cache must be a KVCache to follow beams, got a HybridCache
 filled().impl_for(0, "naive")(np.ones((2, 1, 5)), None, None, np.ones((1, 3)) > 0, None, 1.0, True)
     ValueError: mask and bias must be None for a HybridCache, got an array
