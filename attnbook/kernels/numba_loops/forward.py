@@ -9,7 +9,8 @@ sums of its own, and these are merged in the order of the keys.
 
 Threads take pieces of work from a counter, one after the other. Which thread takes which changes no
 bit: a piece is computed by one, in one order, and into how many chunks the keys are cut depends on
-the queries and keys of a head alone. So a head has the same bits in a batch of any size.
+the queries and keys of a key head alone. So a text has the same bits in a batch of any size, unless
+the texts of a batch share their keys.
 """
 
 import math
