@@ -58,9 +58,9 @@ def test_a_build_lasts_until_queries_can_be_answered(monkeypatch, data):
     told = []
 
     class Spy(search_rivals.SketchAttention):
-        def update(self, key):
+        def update(self, key, value=None):
             told.append("update")
-            return super().update(key)
+            return super().update(key, value)
 
         def merge(self):
             told.append("merge")
