@@ -138,6 +138,11 @@ class LearnedCells(VectorHash):
         return int(self.centres.shape[1])
 
     @property
+    def d(self) -> int:
+        """Width of the vectors."""
+        return int(self.centres.shape[2])
+
+    @property
     def multipliers(self) -> np.ndarray:
         """The number 1, int64: a table has one code, which is its signature."""
         return np.ones(1, dtype=np.int64)
@@ -159,7 +164,7 @@ class LearnedCells(VectorHash):
         Raises TypeError or ValueError as `signatures`, or if `n_probes` is not an int from 1 to the
         number of cells, or exceeds 1,024. Cost: O(d L C) a vector, and a sort of C numbers.
         """
-        check_probes(n_probes, self.n_cells, "the cells")
+        check_probes(n_probes, self.n_cells, "the buckets")
         near = self._nearness(x)
         xp = array_namespace(near)
         order = xp.argsort(-near, axis=-1, stable=True)[..., :n_probes]

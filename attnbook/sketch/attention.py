@@ -28,9 +28,9 @@ class SketchAttention:
 
     Parameters
     ----------
-    hash : SimHash, StableHash, LiftedHash, GivenHash or your own
+    hash : SimHash, StableHash, LearnedCells, LiftedHash, GivenHash or your own
         Its `signatures` put keys and queries into the buckets of `n_tables` tables. A `plan` draws
-        one that keeps a promise. It is of the library of the keys; with impl ``"cupy"`` a `SimHash`
+        one that keeps a promise. With one table of `LearnedCells` it is an inverted file. It is of the library of the keys; with impl ``"cupy"`` a `SimHash`
         or `StableHash` may be of any.
     estimator : str
         How weights come from what the tables return: ``"union"``, ``"importance"``,
