@@ -58,16 +58,16 @@ def test_a_build_lasts_until_queries_can_be_answered(monkeypatch, data):
     told = []
 
     class Spy(search_rivals.SketchAttention):
-        def update(self, key):
+        def update(self, key, value=None):
             told.append("update")
-            return super().update(key)
+            return super().update(key, value)
 
         def merge(self):
             told.append("merge")
             super().merge()
 
     monkeypatch.setattr(search_rivals, "SketchAttention", Spy)
-    one = search_rivals.sketch(data.key, plan(701, 0.01, 0.5))
+    one = search_rivals.sketch(data.key, plan(701, 0.01, 0.5, 5, 1))
     one.synchronize = lambda: told.append("wait")
     one.built()
     assert told == ["wait", "update", "merge", "wait"]
@@ -76,7 +76,7 @@ def test_a_build_lasts_until_queries_can_be_answered(monkeypatch, data):
 @needs_numba
 def test_a_gpu_answers_before_it_is_asked_again(data):
     told = []
-    one = search_rivals.sketch(data.key, plan(701, 0.01, 0.5))
+    one = search_rivals.sketch(data.key, plan(701, 0.01, 0.5, 5, 1))
     one.ask = lambda built, query: told.append(len(query))
     one.synchronize = lambda: told.append("wait")
     one.built()
