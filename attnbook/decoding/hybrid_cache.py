@@ -65,12 +65,13 @@ class HybridCache(KVCache):
     are masks and biases (ALiBi), since the cache reads its keys by itself.
 
     The compiled loops sum products in another order than the reference, so a key whose projection
-    lies within rounding of 0 may fall into another bucket.
+    lies within rounding of 0 may fall into another bucket. They interpolate log P.
 
-    Cost for each decoded token and query head: L κ d products for its signature, as many for the
-    key that leaves the window, O(1) for each entry of its L buckets and O(d_k + d_v) for each key
-    in N or R. The reference compares n L signatures instead. Memory beside the keys: at least 4 L
-    bytes for each key in the tables, and 8 L 2^κ bytes for each key head.
+    Cost for each decoded token and query head: L κ d products for its signature, n bytes of
+    counters, O(1) for each entry of its L buckets, and O(d_k + d_v) for each key in N or R; and for
+    each key head L κ d products for the key that leaves the window. The reference compares n L
+    signatures instead of buckets. Memory beside the keys: with "numba" at least 4 L bytes for each
+    key in the tables and 8 L 2^κ bytes for each key head, with "reference" 8 L bytes for each key.
 
     References
     ----------
