@@ -1133,7 +1133,7 @@ def test_claim_20_the_loss_stalls_at_its_floor_and_the_best_guess_hides_it():
     assert fast < 1.5
 
 
-# 21: gradient descent reaches the global optimum. Unproved, and false as a promise.
+# 21: gradient descent reaches the global optimum. False: a start at 0 is a counterexample.
 
 
 @given(SEEDS, st.integers(2, 6), st.integers(1, 2), SPREADS)

@@ -55,20 +55,22 @@ def test_the_stored_weights_make_the_recorded_mistakes():
     assert len(found ^ expected) <= 1  # a near tie may fall otherwise on another processor
 
 
-def without_rows(weights, head, *, copied=True, rows=32, others=0.0):
+def without_rows(weights, head, *, copied=True, rows=32, others=0.0, other=0):
     """Return `weights` without the rows of a head, in the ways of `ABLATIONS`."""
     name = "decoder.layers.0.cross_attention.W_O"
     arrays = {k: x.copy() if copied else x for k, x in weights.arrays().items()}
+    head ^= other
     arrays[name][rows * head : rows * (head + 1)] = 0
     arrays["target_embedding"][0] += others
     return weights.with_arrays(arrays)
 
 
 ABLATIONS = [
-    ({}, [True, True]),
-    ({"copied": False}, [False, False]),
-    ({"rows": 16}, [False, False]),
-    ({"others": 1.0}, [False, False]),
+    ({}, "Right."),
+    ({"copied": False}, "Your function changes the reader itself"),
+    ({"rows": 16}, "These are not the 32 rows"),
+    ({"other": 1}, "This is the other head"),
+    ({"others": 1.0}, "Leave the other arrays as they are: target_embedding"),
 ]
 
 
@@ -86,6 +88,6 @@ def test_the_check_of_a_head_that_is_removed_asks_for_a_copy(options, right):
     names = {"np": np, "reader": reader}
     exec(source, names)
     found = names["check_without"](lambda weights, head: without_rows(weights, head, **options))
-    assert found == right
+    assert found.startswith(right)
     cross = names["CROSS"]
     np.testing.assert_array_equal(reader.arrays()[cross], before[cross])

@@ -18,7 +18,6 @@ TONES = {
     "holds if": "warning",
     "too strict": "warning",
     "incomplete": "warning",
-    "unproved": "warning",
     "false": "danger",
     "definition": "info",
 }
