@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     given = sys.argv[1:] if arguments is None else arguments
     line = "python -m benchmarks " + shlex.join(given)
-    refused = (provenance.MissingDeviceError, device.RefusedError)
+    refused = (provenance.MissingDeviceError, provenance.SteeredError, device.RefusedError)
     try:
         return device.main(chosen, line) if chosen.name == "device" else _measure(chosen, line)
     except refused as error:
@@ -85,6 +85,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _measure(chosen: argparse.Namespace, line: str) -> int:
     """Measure the tables of a benchmark, and write its record."""
     provenance.require(chosen.device)
+    if not chosen.quick:
+        provenance.refuse_steering()
     module = importlib.import_module(f"benchmarks.{chosen.name}")
     # before any work heats the machine
     record = harness.record(chosen.name, chosen.device, line) | {"quick": chosen.quick}

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnbook import softmax
-from attnbook.sketch.k_means import centres
+from attnbook.hashing.k_means import centres
 
 OBSERVED = 32  # last queries of the prompt, whose attention SnapKV observes
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 
 from attnbook import softmax
+from attnbook.hashing.k_means import nearest
 from attnbook.sketch import SimHash
-from attnbook.sketch.k_means import nearest
 from benchmarks.cache_past import Past, Read, best, near
 
 # Those that do not look for anything

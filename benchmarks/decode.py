@@ -38,7 +38,7 @@ STRATEGIES: dict[str, Callable[..., decoding.Decoded]] = {
 KERNELS = {"numpy": ("packed",)}  # beside the reference
 NAMES = {"numpy": "NumPy", "torch": "PyTorch", "cupy": "CuPy"}
 TOLERANCE = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}  # of log p, through all layers
-MOST = 3.0  # seconds of one candidate; it has fewer rounds if it would take longer
+MOST = 16.0  # seconds of one candidate; it has fewer rounds if it would take longer
 
 
 def measure(device: str, *, quick: bool, tables: Tables) -> None:

@@ -4,9 +4,9 @@
 forward passes are `goals`, to be measured first. `decode`: one query a
 head against a long cache, beside what only reads that cache. `widths`: head sizes. `skipping`: what
 a causal mask saves each of them. `half`: float16 and bfloat16 beside float32. `bfloat16`: bfloat16
-against SDPA in float32. `avx2`: what a processor without AVX-512 would do. `pages` and `memory`:
-what fresh memory costs, and arrays of all scores. `ceilings`: the fastest that the machine
-multiplies, copies, reads and exponentiates.
+against SDPA in float32. `avx2`: what a processor without AVX-512 would do. `mkl`: PyTorch as on
+a processor of Intel. `pages` and `memory`: what fresh memory costs, and arrays of all scores.
+`ceilings`: the fastest that the machine multiplies, copies, reads and exponentiates.
 """
 
 import itertools
@@ -125,7 +125,8 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
         name = "rows" if table is self_attention else table.__name__
         tables.measure(name, partial(table, device, **given))
     if device == "cpu":
-        tables.whole("avx2", partial(exact_imitated.in_another_process, **given))
+        tables.whole("avx2", partial(exact_imitated.avx2, **given))
+        tables.whole("mkl", partial(exact_imitated.mkl, **given))
         tables.whole("pages", partial(exact_memory.pages, **given))
         tables.whole("memory", partial(exact_memory.memory, **given))
 

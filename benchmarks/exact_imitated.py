@@ -1,15 +1,20 @@
-"""Exact attention as on a processor with AVX2 alone, imitated on one that has AVX-512 too.
+"""Exact attention as on another processor, imitated on one of AMD that has AVX-512.
 
-Another process is told before it starts which instructions its libraries may use: Numba compiles
-for them, and NumPy's and PyTorch's products choose theirs. The caches and the clock stay those of
-this processor.
+Another process is told before it starts which instructions its libraries may use. `avx2`: AVX2
+alone; Numba compiles for it, and NumPy's and PyTorch's products choose it. `mkl`: all of them have
+AVX-512, MKL too, which by itself uses it on Intel's processors alone. MKL, with which PyTorch
+multiplies, asks a function who made the processor; one that says Intel is loaded before it. The
+caches and the clock stay those of this processor.
 """
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from benchmarks import exact_ceilings, exact_peers, exact_rows, harness
@@ -28,30 +33,53 @@ SETTINGS = {
     "ONEDNN_MAX_CPU_ISA": "AVX2",
     "MKL_ENABLE_INSTRUCTIONS": "AVX2",
 }
+INTEL = "int mkl_serv_intel_cpu_true(void) { return 1; }\n"
 METHODS = {
     "imitated": (
-        "Rows of a process whose libraries were told to use no AVX-512, on a processor that has "
-        f"it: {', '.join(name for name in SETTINGS)}."
+        "AVX2: rows of a process whose libraries were told to use no AVX-512, on a processor that "
+        f"has it: {', '.join(name for name in SETTINGS)}. MKL: rows of a process in which MKL "
+        "takes the processor for one of Intel and uses AVX-512, by LD_PRELOAD of a library with "
+        f"the line {INTEL.strip()}"
     ),
 }
 SIZES, QUICK_SIZES = (256, 1024, 4096), (128,)
 ABLE = "avx512f"
 
 
-def in_another_process(*, quick: bool, log: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Return the rows of `here` in such a process, or none if this processor has no AVX-512."""
+def avx2(*, quick: bool, log: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Return the rows of `here` where AVX2 is all; none if this processor has no AVX-512."""
+    return _in_another_process("AVX2", SETTINGS, quick, log) if _is_able() else []
+
+
+def mkl(*, quick: bool, log: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Return the rows of `here` where MKL uses AVX-512; none if it cannot be told to."""
+    compiler = shutil.which("cc")
+    if not _is_able() or compiler is None or not sys.platform.startswith("linux"):
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / "intel.so"
+        command = [compiler, "-shared", "-fPIC", "-x", "c", "-", "-o", str(library)]
+        subprocess.run(command, input=INTEL, check=True, text=True)
+        return _in_another_process("MKL", {"LD_PRELOAD": str(library)}, quick, log)
+
+
+def _is_able() -> bool:
     try:
         from attnbook.compilers.register_tiles import features
     except ImportError:
-        return []
-    if not features().get(ABLE):
-        return []
+        return False
+    return bool(features().get(ABLE))
+
+
+def _in_another_process(
+    name: str, settings: Mapping[str, str], quick: bool, log: Callable[[str], None]
+) -> list[dict[str, Any]]:
     command = [sys.executable, "-m", "benchmarks.exact_imitated", *(["--quick"] if quick else [])]
     done = subprocess.run(
-        command, env=os.environ | SETTINGS, check=True, stdout=subprocess.PIPE, text=True
+        command, env=os.environ | settings, check=True, stdout=subprocess.PIPE, text=True
     )
-    rows = [row | {"imitated": "AVX2"} for row in json.loads(done.stdout)]
-    log(f"avx2: {len(rows)} rows")
+    rows = [row | {"imitated": name} for row in json.loads(done.stdout)]
+    log(f"{name}: {len(rows)} rows")
     return rows
 
 

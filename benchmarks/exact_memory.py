@@ -1,8 +1,9 @@
 """What memory costs: a first touch against a second one, and arrays of all scores against tiles.
 
 `pages`: an array is written that the process has just asked for, or the same one again. `memory`:
-attention of 8 heads that asks for new arrays at each call, that keeps them, or that needs none. A
-narrow head has little to multiply for each score, so there the bytes of the scores bound the time.
+attention of 8 heads that asks for new arrays at each call, that keeps them, or that needs none,
+beside PyTorch's function, which needs none. A narrow head has little to multiply for each score, so
+there the bytes of the scores bound the time.
 """
 
 import math
@@ -14,7 +15,7 @@ import numpy as np
 
 from attnbook import attention, kernels
 from attnbook.kernels.in_place import exponentials
-from benchmarks import harness, inputs
+from benchmarks import exact_peers, harness, inputs
 
 SIZES, QUICK_SIZES = (2**22, 2**24, 2**26, 2**28), (2**16,)  # bytes
 N, QUICK_N = 4096, 64
@@ -75,6 +76,12 @@ def _ways(query: Any, key: Any, value: Any) -> Iterator[tuple[dict[str, Any], Ca
         except ImportError:  # what it needs is not installed
             continue
         yield about, run
+    if "torch" in inputs.libraries("cpu"):
+        import torch
+
+        tensors = (torch.as_tensor(x)[None] for x in given)  # a batch, else it is not its fast one
+        about = {"implementation": exact_peers.SDPA, "traffic": 0, "arrays": "none"}
+        yield about, partial(torch.nn.functional.scaled_dot_product_attention, *tensors)
 
 
 def naive(query: Any, key: Any, value: Any, kept: Any) -> Any:

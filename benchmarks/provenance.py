@@ -19,11 +19,21 @@ from attnbook.arrays.threads import n_threads_for
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("numpy", "array-api-compat", "torch", "cupy", "triton", "numba")
 CUPY_NAMES = ("cupy-cuda13x", "cupy-cuda12x", "cupy")  # the wheel's name carries the CUDA version
+STEERING = (
+    "OPENBLAS_CORETYPE",
+    "OPENBLAS_L2_SIZE",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "ONEDNN_MAX_CPU_ISA",
+    "ATEN_CPU_CAPABILITY",
+    "NUMBA_CPU_NAME",
+    "NUMBA_CPU_FEATURES",
+)
+"""What tells a library which instructions or tiles to use, in place of its own choice."""
 SETTINGS = (
+    *STEERING,
     "OMP_NUM_THREADS",
     "OMP_WAIT_POLICY",
     "OPENBLAS_NUM_THREADS",
-    "OPENBLAS_CORETYPE",
     "MKL_NUM_THREADS",
     "NVIDIA_TF32_OVERRIDE",
     "CUPY_TF32",
@@ -41,6 +51,23 @@ def require(device: str) -> None:
         raise MissingDeviceError(
             "--device cuda needs PyTorch or CuPy with a CUDA device, found neither; "
             "python -m attnbook doctor says what is missing"
+        )
+
+
+class SteeredError(RuntimeError):
+    """The environment chooses for a library what it should choose itself."""
+
+
+def refuse_steering() -> None:
+    """Raise SteeredError where the environment holds a library to instructions or tiles.
+
+    Then times would compare what is held back with what is not.
+    """
+    given = [f"{name}={os.environ[name]}" for name in STEERING if name in os.environ]
+    if given:
+        raise SteeredError(
+            "the environment must leave the choice of instructions to each library, got "
+            f"{', '.join(given)}: unset it, or try with --quick, which writes no record of the book"
         )
 
 

@@ -189,7 +189,7 @@ def run(
 ) -> dict[str, Any]:
     """Return the row of a training of size `i`."""
     steps = round(epochs * len(plays.batches(seed)))
-    key = json.dumps([plays.plan["sizes"][i], plays.facts(), lr, steps, seed])
+    key = json.dumps([plays.plan["sizes"][i], plays.facts(), plays.plan["batch"], lr, steps, seed])
     return kept.get(key, lambda: trained(plays, i, lr, steps, seed))
 
 

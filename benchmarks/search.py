@@ -1,9 +1,8 @@
 """Search: one near key among a million, by the sketch and by its rivals, each at its best setting.
 
 Tables: `million`, single queries and batches at recall 0.99, and `tuning`, the settings tried on
-validation queries. `growth` with n. `lost`, where hashing does not pay. `probes`, how many
-tables several buckets in each save. `hashes` of angles. `real_keys` of trained models.
-`robin_hood`, its tables by load.
+validation queries. `growth` with n. `probes`, how many tables several buckets in each save.
+`real_keys` of trained models. `robin_hood`, its tables by load.
 """
 
 import json
@@ -58,17 +57,9 @@ METHODS |= {
         "mode; timed in three rounds before the others, or in an earlier run that kept its choice."
     ),
     "growth": "As million, for each n; `fits`: least squares of log seconds on log n, 95 %.",
-    "lost": (
-        "Keys are normal; two of them are `ratio` times as far apart as a query and its neighbour. "
-        f"Each rival at the fastest setting with recall ≥ {RECALL} on validation queries."
-    ),
     "probes": (
         f"For each number of probes the least tables with a plan for recall {RECALL} that meets "
         f"at most {MOST_CANDIDATES:.0f} keys a query."
-    ),
-    "hashes": (
-        "Unit vectors of width 64, a neighbour at 0.5 rad. For each hash and κ the tables that "
-        "the collision probability asks for, for recall 0.99."
     ),
     "real_keys": (
         "The key with the largest inner product, for queries of the same head; half of the queries "
@@ -180,7 +171,7 @@ def _tried(data, *, quick, log):
             for size in (QUICK_GRAPHS if quick else GRAPHS)
         ],
         [(partial(search_rivals.codes, key), (64,) if quick else (256, 512))],
-        [(search_rivals.quantised(key, lists[-1], 16, 16), NPROBES)],
+        [(partial(search_rivals.quantised(key, lists[-1], 16), 16), NPROBES)],
     ]
     for maker in makers:
         groups.append(search_rivals.tuned(maker, *fewer))
@@ -268,9 +259,7 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
     parts: dict[str, Callable[[], Any]] = {
         "million": chosen_and_timed,
         "growth": partial(search_growth.growth, **given),
-        "lost": partial(search_growth.lost, **given),
         "probes": partial(search_hashes.probes, **given),
-        "hashes": partial(search_hashes.hashes, **given),
         "real_keys": partial(real_keys, **given),
         "robin_hood": partial(search_maps.robin_hood, **given),
     }

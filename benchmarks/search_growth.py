@@ -1,4 +1,4 @@
-"""How search grows with the number of keys, and where far keys are too near for hashing."""
+"""How search grows with the number of keys."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,10 +10,7 @@ from attnbook.hashing import plan
 from benchmarks import search_rivals
 from benchmarks.search_planted import (
     DISTANCE,
-    LOST_N,
     NPROBES,
-    QUICK_LOST_N,
-    WIDTH,
     Planted,
     about,
     asking,
@@ -26,8 +23,6 @@ from benchmarks.search_rivals import BATCH, SDPA, SKETCH, Rival
 
 SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000, 2_000_000, 4_000_000)
 QUICK_SIZES = (500, 1_000, 2_000)
-RATIOS = (1.5, 2.0, 3.0, 4.0, 8.0, 22.6)
-SLOW_QUERIES = 512
 T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306)  # Student's t, 1 … 8 degrees
 
 
@@ -86,26 +81,3 @@ def fit(sizes: Sequence[float], times: Sequence[float]) -> dict[str, float]:
     free = len(x) - 2
     error = np.sqrt(((y - exponent * x) ** 2).sum() / free / (x * x).sum())
     return {"exponent": float(exponent), "half_width": float(T_975[free - 1] * error)}
-
-
-# Where hashing loses
-
-
-def lost(*, quick: bool, log: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Return times of batches where far keys are not so far."""
-    rows = []
-    n, lists = (QUICK_LOST_N, 16) if quick else (LOST_N, 512)
-    for ratio in RATIOS[:2] if quick else RATIOS:
-        data = planted(n, 64 if quick else SLOW_QUERIES, ratio=ratio)
-        distance = math.sqrt(2 * WIDTH) / ratio
-        made = plan(n, 0.01, distance, None, None, sample=data.key[:64])
-        ours = search_rivals.sketch(data.key, made)
-        maker = (search_rivals.inverted(data.key, lists), (*NPROBES[:-1], lists))
-        ivf, _ = search_rivals.tuned([maker], *few(data.chosen_by))[0]
-        rivals = [ours, ivf, search_rivals.flat(data.key), next(search_rivals.exact(data.key))]
-        for one in rivals:
-            one.batch = 64
-        for row in compared(rivals, data, 3, quick=quick):
-            rows.append({"ratio": ratio, "n": n} | row)
-            log(f"lost: far/near {ratio}: {told(row)}")
-    return rows

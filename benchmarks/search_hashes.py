@@ -63,7 +63,14 @@ def probes(*, quick: bool, log: Callable[[str], None]) -> list[dict[str, Any]]:
 def hashes(*, quick: bool, log: Callable[[str], None]) -> list[dict[str, Any]]:
     """Return how many keys are left to score by each hash of angles, at one recall."""
     n, batch, d = (QUICK_N, 64, 64) if quick else (LOST_N, 1024, 64)
-    rng = np.random.default_rng(1)
+    rows = []
+    for draw in range(1 if quick else 2):
+        rows += _hashes(n, batch, d, draw, quick=quick, log=log)
+    return rows
+
+
+def _hashes(n, batch, d, draw, *, quick, log):
+    rng = np.random.default_rng(1 + draw)
     key = rng.standard_normal((n, d))
     key /= np.linalg.norm(key, axis=1, keepdims=True)
     row = rng.integers(n, size=batch)
@@ -78,11 +85,12 @@ def hashes(*, quick: bool, log: Callable[[str], None]) -> list[dict[str, Any]]:
         p = kind.collision_probability(ANGLE, *((d,) if kind is CrossPolytopeHash else ()))
         for K in counts[:2] if quick else counts:
             n_tables = math.ceil(math.log(0.01) / math.log1p(-(p**K)))
-            hash = kind.init(0, d, n_tables, K).to(dtype="float32")
+            hash = kind.init(draw, d, n_tables, K).to(dtype="float32")
             one = search_rivals.of_hash(key, hash, settings=f"tables {n_tables}, κ {K}")
             one.kept["times"] = 1
             times = timed({0: asking(one, query, "batch")}, quick=quick)[0]
-            named = {"hash": kind.__name__, "n_tables": n_tables, "n_projections": K, "n": n}
+            named = {"hash": kind.__name__, "draw": draw, "n_tables": n_tables, "n_projections": K}
+            named["n"] = n
             rows.append(named | times | {"recall": one.recall(query, row)})
             rows[-1] |= one.facts(one.built(), query)
             log(f"hashes: {rows[-1]}")

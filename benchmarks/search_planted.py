@@ -1,14 +1,15 @@
 """A neighbour planted among normal keys, and how those who look for it are timed and told."""
 
+import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from benchmarks import harness, search_rivals
-from benchmarks.search_rivals import EXACT_BATCH, Rival
+from benchmarks.search_rivals import EXACT_BATCH, FOLDER, RECALL, Rival
 
 N, QUICK_N = 1_000_000, 2_000
 WIDTH, DISTANCE = 64, 0.5
@@ -79,6 +80,61 @@ def asking(rival: Rival, query: np.ndarray, mode: str) -> tuple[Callable[[], Any
             rival.synchronize()  # it waits for one answer before it asks again
 
     return run, len(each)
+
+
+Walk = tuple[Callable[[Any], Rival], Sequence[Any]]  # a maker, and settings by growing recall
+
+
+def quickly(asks: Mapping[Any, tuple[Callable[[], Any], int]]) -> dict[Any, dict[str, Any]]:
+    """Return what `timed` does, in a few short rounds."""
+    return timed(asks, quick=True)
+
+
+def chosen(
+    file: str,
+    grid: Mapping[str, Sequence[Walk]],
+    known: tuple[np.ndarray, np.ndarray],
+    query: np.ndarray,
+    modes: Sequence[str],
+    *,
+    batch: int,
+    quick: bool,
+    times_of: Callable[[Any], Any] = quickly,
+) -> dict[str, dict[str, tuple[Rival, float]]]:
+    """Return for each mode and method the fastest of its settings that is enough, and its recall.
+
+    The recalls are those of the queries in `known`, the times those of `query`. Of each walk the
+    first setting with recall ≥ 0.99 is timed; if no walk has one, that of the largest recall. The
+    recalls, which need no quiet machine, are kept in a file.
+    """
+    path = FOLDER / f"{file}.json"
+    kept = json.loads(path.read_text()) if path.exists() and not quick else {}
+    found: dict[str, dict[str, tuple[Rival, float]]] = {mode: {} for mode in modes}
+    for name, walks in grid.items():
+        if name not in kept:
+            kept[name] = []
+            for w, (make, settings) in enumerate(walks):
+                for i in range(len(settings)):
+                    recall = make(settings[i]).recall(*known)
+                    if recall >= RECALL:
+                        break
+                kept[name].append((w, i, recall))
+            if not quick:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(json.dumps(kept))
+        least = min(RECALL, max(recall for *_, recall in kept[name]))
+        tried = [
+            (walks[w][0](walks[w][1][i]), recall) for w, i, recall in kept[name] if recall >= least
+        ]
+        for one, _ in tried:
+            one.batch = batch
+        for mode in modes:
+            best = 0
+            if len(tried) > 1:
+                times = times_of({j: asking(one, query, mode) for j, (one, _) in enumerate(tried)})
+                best = min(times, key=lambda j: times[j]["per_query"])
+            found[mode][name] = tried[best]
+    return found
 
 
 def about(rival):

@@ -26,7 +26,7 @@ FOLDER = provenance.ROOT / "_build/benchmarks/search"
 TRAINED_ON, TRAINED_FOR = 64, 10  # keys a list, and rounds of k-means
 
 SIMPLIFIED = (
-    f"k-means of the inverted files: {TRAINED_FOR} rounds on {TRAINED_ON} keys a list. "
+    f"k-means of faiss: {TRAINED_FOR} rounds on {TRAINED_ON} keys a centre. "
     "faiss returns the neighbour and no output; ours and exact attention return both. Of 10⁶ "
     "keys, indexes are built once, timed, and kept in _build/benchmarks/search."
 )
@@ -47,6 +47,7 @@ class Rival:
     file: str = ""  # of an index that is kept in one
     place: Callable[[np.ndarray], Any] = lambda query: query  # queries where they are asked
     synchronize: Callable[[], None] = lambda: None  # waits until the device has finished
+    by_hash: bool = False  # `found` asks the hash alone, and nothing needs to be built
 
     def built(self) -> Any:
         """Return what is built; its time is kept with it."""
@@ -63,7 +64,8 @@ class Rival:
 
     def recall(self, query: np.ndarray, neighbour: np.ndarray) -> float:
         """Return the share of queries whose neighbour is found."""
-        return float(np.mean(self.found(self.built(), self.place(query), neighbour)))
+        built = None if self.by_hash else self.built()
+        return float(np.mean(self.found(built, self.place(query), neighbour)))
 
 
 # Ours
@@ -90,6 +92,7 @@ def of_hash(
     settings: str,
     scale: float = SCALE,
     device: str = "cpu",
+    value: np.ndarray | None = None,
 ) -> Rival:
     """Return a sketch with a hash, of NumPy arrays or on a GPU of CuPy's.
 
@@ -99,15 +102,19 @@ def of_hash(
     place = partial(move, library_name=library)
     placed = place(key)
 
+    def empty():
+        return SketchAttention(hash, scale=scale, impl=impl, n_probes=n_probes)
+
     def build():
-        made = SketchAttention(hash, scale=scale, impl=impl, n_probes=n_probes)
-        made.update(placed)
+        made = empty()
+        made.update(placed, None if value is None else place(value))
         made.merge()  # else the first query would sort
         return made
 
     def found(made, query, neighbour):
-        there = made.state.engine.signatures(place(key[neighbour]), of_queries=False)
-        asked = made.state.engine.signatures(query, of_queries=True)
+        engine = empty().state.engine
+        there = engine.signatures(place(key[neighbour]), of_queries=False)
+        asked = engine.signatures(query, of_queries=True)
         asked = move(asked, "numpy").reshape(len(query), there.shape[1], -1)
         return (asked == move(there, "numpy")[:, :, None]).any(axis=(1, 2))
 
@@ -127,6 +134,7 @@ def of_hash(
         {"times": 1},
         place=place,
         synchronize=harness.synchronizer(device),
+        by_hash=True,
     )
 
 
@@ -218,23 +226,23 @@ def codes(key: np.ndarray, bits: int) -> Rival:
     return _faiss("faiss LSH", f"bits {bits}", f"lsh{bits}", key, build, None, {}, SLOW_BATCH)
 
 
-def quantised(key: np.ndarray, n_lists: int, n_bytes: int, again: int) -> Callable[[int], Rival]:
-    """Return a maker of product quantisation in lists, whose best `again` are scored exactly."""
+def quantised(key: np.ndarray, n_lists: int, n_bytes: int) -> Callable[[int, int], Rival]:
+    """Return a maker of product quantisation in lists, by how many are scored again and read."""
     import faiss
 
     def build():
         # np: the codes are not put into an order for a search by their bits, which nobody makes
         index = faiss.index_factory(key.shape[1], f"IVF{n_lists},PQ{n_bytes}np,RFlat")
         base = faiss.extract_index_ivf(index)
-        base.cp.max_points_per_centroid, base.cp.niter = TRAINED_ON, TRAINED_FOR
+        for k_means in (base.cp, faiss.downcast_index(base).pq.cp):
+            k_means.max_points_per_centroid, k_means.niter = TRAINED_ON, TRAINED_FOR
         index.train(key)
         index.add(key)
-        index.k_factor = again
         return index
 
     kept: dict[str, Any] = {}
 
-    def of(nprobe):
+    def of(again, nprobe):
         inner = faiss.SearchParametersIVF(nprobe=nprobe)
         given = faiss.IndexRefineSearchParameters(k_factor=again, base_index_params=inner)
         settings = f"lists {n_lists}, bytes {n_bytes}, nprobe {nprobe}, scored again {again}"
@@ -292,6 +300,8 @@ def build_seconds(rival: Rival) -> dict[str, float]:
 
 def _known(rival, query, neighbour):
     """Return the recall of a rival, kept in a file beside an index that is."""
+    if rival.by_hash:
+        return rival.recall(query, neighbour)
     path = FOLDER / "recalls.json"
     known = json.loads(path.read_text()) if path.exists() else {}
     name = f"{rival.implementation}, {rival.settings}, {len(query)} queries of {rival.file}"

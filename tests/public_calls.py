@@ -111,6 +111,10 @@ def public_calls():
             **{"bidirectional": False, "max_distance": 16},
         },
         positions.learned: {"table": np.ones((9, 4)), "n": 3, "start": 1},
+        decoding.HybridCache: {
+            **{"sinks": 2, "window": 5, "n_tables": 8, "n_projections": 3, "seed": 0},
+            **{"impl": "reference"},
+        },
         decoding.greedy_decode: {
             **{"weights": model, "source": ids, "prompt": 1, "max_length": 2, "stop": 3},
             **{"pad": 0, "cache": True},
@@ -168,7 +172,10 @@ def public_calls():
             **{"sources": [[1, 2], [3]], "targets": [[1], [3]], "batch_size": 1, "seed": 0},
             **{"start": 4, "stop": 2, "pad": 0, "pool": 2},
         },
-        sketch.plan: {"n": 100, "delta": 0.1, "d_avg": 0.5, "n_tables": 2, "max_bytes": 1e6},
+        sketch.plan: {
+            **{"n": 100, "delta": 0.1, "d_avg": 0.5, "n_tables": 2},
+            **{"n_projections": 1, "max_bytes": 1e6},
+        },
         sketch.StableHash.init: {"rng": 0, "d": 4, "width": 1.0, "n_tables": 2},
         sketch.BucketIndex: {"n_tables": 2, "seed": 0},
         sketch.lift_keys: {"key": key, "longest": 9.0},
@@ -176,6 +183,7 @@ def public_calls():
         sketch.uniform_tail: {
             **{"scores": np.ones((3, 5)), "value": np.ones((5, 2)), "n_keys": 9, "delta": 0.1},
         },
+        sketch.LearnedCells.fit: {"rng": 0, "key": key, "n_cells": 2, "n_tables": 2, "n_steps": 3},
         sketch.SimHash.init: {"rng": 0, "d": 4, "n_tables": 2, "n_projections": 3},
         sketch.SketchAttention: {
             **{"hash": hash_, "estimator": "union", "seed": 0, "impl": "reference"},

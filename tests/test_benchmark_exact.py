@@ -1,6 +1,8 @@
 """What the benchmark of exact attention compares with is right, and it names who cannot run."""
 
+import ctypes
 import itertools
+import shutil
 import subprocess
 import sys
 import types
@@ -14,6 +16,8 @@ from benchmarks import (
     exact_candidates,
     exact_ceilings,
     exact_errors,
+    exact_imitated,
+    exact_memory,
     exact_peers,
     exact_problem,
     exact_rows,
@@ -316,3 +320,29 @@ def test_jax_takes_memory_of_a_gpu_only_where_asked(monkeypatch, device, only, t
         with pytest.raises(ImportError):
             entry.run()
         assert exact_peers.os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+
+
+def test_mkl_is_told_that_the_processor_is_intels(monkeypatch):
+    if shutil.which("cc") is None or sys.platform != "linux":
+        pytest.skip("nothing here compiles the function that MKL asks")
+
+    def told(name, settings, quick, log):
+        return [ctypes.CDLL(settings["LD_PRELOAD"]).mkl_serv_intel_cpu_true()]
+
+    monkeypatch.setattr(exact_imitated, "_in_another_process", told)
+    for able, expected in ((True, [1]), (False, [])):
+        monkeypatch.setattr(exact_imitated, "_is_able", lambda able=able: able)
+        assert exact_imitated.mkl(quick=True, log=print) == expected
+    monkeypatch.setattr(exact_imitated, "_is_able", lambda: True)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert exact_imitated.mkl(quick=True, log=print) == []
+
+
+def test_every_way_to_keep_or_make_arrays_gives_attention():
+    given = inputs.draw(3, (2, 13, 5))
+    wanted = attention(*(x.astype(np.float64) for x in given.values()))
+    ways = list(exact_memory._ways(**given))
+    assert {about["implementation"] for about, _ in ways} >= {"naive", "in_place", "SDPA"}
+    for _, run in ways:
+        output = np.asarray(run()).reshape(wanted.shape)
+        np.testing.assert_allclose(output, wanted, rtol=0, atol=1e-5)

@@ -10,7 +10,7 @@ pytest.importorskip("scipy", reason="SciPy is not installed")
 
 
 from attnbook import TransformerWeights
-from benchmarks import scaling, scaling_fit, tables
+from benchmarks import scaling, scaling_batches, scaling_fit, tables
 
 LAW = {"E": 1.2, "A": 12.0, "a": 0.35, "B": 300.0, "b": 0.47}
 SIZES = (24_720, 86_336, 295_584, 738_432, 2_361_792)
@@ -140,6 +140,34 @@ def test_finished_runs_are_kept_and_not_made_again(tmp_path):
     assert tables.Runs(path).rows == {}
     assert not list(tmp_path.iterdir())
     assert tables.Runs(None).get("a", make) == {"validation": 1 / 3}
+
+
+class FewPlays:
+    """Plays of 64 windows, in batches of the plan."""
+
+    def __init__(self):
+        self.plan = {"sizes": [{}], "batch": 4}
+
+    def facts(self):
+        return {}
+
+    def batches(self, seed):
+        return range(64 // self.plan["batch"])
+
+
+def test_batches_tell_tokens_from_updates(monkeypatch):
+    def trained(plays, i, lr, steps, seed):
+        return {"validation": lr, "steps": steps, "windows": steps * plays.plan["batch"]}
+
+    monkeypatch.setattr(scaling, "trained", trained)
+    monkeypatch.setattr(scaling, "find_rate", lambda run, start: ([run(start)], start))
+    plays, kept = FewPlays(), tables.Runs(None)
+    found = []
+    for share in scaling_batches.SHARES:
+        rows = scaling_batches.runs(plays, round(4 * share), kept)
+        assert len(rows) == scaling_batches.SEEDS
+        found.append((rows[0]["windows"], rows[0]["steps"]))
+    assert found == [(8, 2), (8, 8)]
 
 
 def test_the_sizes_are_of_the_writers_kind_and_grow():

@@ -13,6 +13,7 @@ from benchmarks import (
     search_cuda,
     search_growth,
     search_maps,
+    search_near,
     search_planted,
     search_rivals,
     tables,
@@ -57,16 +58,16 @@ def test_a_build_lasts_until_queries_can_be_answered(monkeypatch, data):
     told = []
 
     class Spy(search_rivals.SketchAttention):
-        def update(self, key):
+        def update(self, key, value=None):
             told.append("update")
-            return super().update(key)
+            return super().update(key, value)
 
         def merge(self):
             told.append("merge")
             super().merge()
 
     monkeypatch.setattr(search_rivals, "SketchAttention", Spy)
-    one = search_rivals.sketch(data.key, plan(701, 0.01, 0.5))
+    one = search_rivals.sketch(data.key, plan(701, 0.01, 0.5, 5, 1))
     one.synchronize = lambda: told.append("wait")
     one.built()
     assert told == ["wait", "update", "merge", "wait"]
@@ -75,7 +76,7 @@ def test_a_build_lasts_until_queries_can_be_answered(monkeypatch, data):
 @needs_numba
 def test_a_gpu_answers_before_it_is_asked_again(data):
     told = []
-    one = search_rivals.sketch(data.key, plan(701, 0.01, 0.5))
+    one = search_rivals.sketch(data.key, plan(701, 0.01, 0.5, 5, 1))
     one.ask = lambda built, query: told.append(len(query))
     one.synchronize = lambda: told.append("wait")
     one.built()
@@ -139,6 +140,49 @@ def test_faiss_is_tuned_to_the_first_setting_that_is_enough():
         search_rivals.codes(data.key, 512),
     ):
         assert other.recall(*data.test) > 0.5
+
+
+def test_the_fastest_setting_that_is_enough_is_chosen(monkeypatch, tmp_path):
+    monkeypatch.setattr(search_planted, "FOLDER", tmp_path)
+    asked = []
+
+    def maker(walk):
+        def make(setting):
+            name = f"{walk}{setting}"
+            one = search_rivals.Rival(name, "", object, lambda *_: None, lambda *_: 0.0)
+            one.recall = lambda *_: asked.append(name) or recalls[name]
+            return one
+
+        return make
+
+    recalls = {"a1": 0.5, "a2": 0.995, "a3": 1.0, "b1": 0.992, "c1": 0.4, "c2": 0.6, "d1": 0.7}
+    grid = {
+        "x": [(maker("c"), (1, 2)), (maker("a"), (1, 2, 3)), (maker("b"), (1,))],
+        "y": [(maker("c"), (1, 2)), (maker("d"), (1,))],
+    }
+    query = np.zeros((3, 2))
+    given = (grid, (query, query), query, ("single", "batch"))
+    for seconds, best in (((2.0, 1.0), "b1"), ((1.0, 2.0), "a2")):
+        how = {"times_of": lambda asks, s=seconds: {j: {"per_query": s[j]} for j in asks}}
+        found = search_planted.chosen("x", *given, batch=7, quick=False, **how)
+        for mode in ("single", "batch"):
+            one, recall = found[mode]["x"]
+            assert (one.implementation, recall, one.batch) == (best, recalls[best], 7)
+            assert found[mode]["y"][0].implementation == "d1"  # none is enough
+    assert asked == ["c1", "c2", "a1", "a2", "b1", "c1", "c2", "d1"]  # kept, and never a3
+
+
+def test_queries_of_states_are_of_other_plays_and_their_neighbours_are_right():
+    data = search_near.states(512, 1, windows=1)
+    np.testing.assert_allclose(np.linalg.norm(data.key, axis=1), 1, rtol=1e-6)
+    for part, (query, row) in enumerate((data.chosen_by, data.test)):
+        angles = np.arccos(np.clip(query.astype(float) @ data.key.T.astype(float), -1, 1))
+        np.testing.assert_allclose(angles[np.arange(len(row)), row], angles.min(axis=1), atol=1e-5)
+        near = angles.min(axis=1) <= search_near.NEAR
+        assert np.array_equal(data.is_near[part], near)
+        assert 0 < near.mean() < 1
+        assert len(data.near(part)[0]) == near.sum()
+    assert not np.isin(data.chosen_by[0], data.test[0]).all(axis=1).any()
 
 
 def test_an_index_is_kept_in_a_file_with_the_time_of_its_build(data, tmp_path):

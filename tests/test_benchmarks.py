@@ -36,6 +36,7 @@ from benchmarks import (
     search_growth,
     search_hashes,
     search_maps,
+    search_near,
     search_planted,
     tables,
     train,
@@ -50,6 +51,13 @@ FIELDS = {"device", "cpu", "threads", "versions", "blas", "os", "settings", "loa
 FIELDS |= {"commit", "dirty", "date", "command"}
 COMMANDS = ("python -m benchmarks ", "python tools/", "python -m tools.")
 RECORDS = sorted((ROOT / "book" / "data").glob("*.json"))
+
+
+@pytest.fixture(autouse=True)
+def unsteered(monkeypatch):
+    """Let no variable of this machine hold a library to instructions."""
+    for name in origin.STEERING:
+        monkeypatch.delenv(name, raising=False)
 
 
 def check_provenance(provenance):
@@ -686,7 +694,11 @@ TINY = {
     },
     scaling_fit: {"DRAWS": 3},
     search_planted: {"QUICK_N": 700},
-    search_growth: {"QUICK_LOST_N": 700, "QUICK_SIZES": (300, 400, 500)},
+    search_growth: {"QUICK_SIZES": (300, 400, 500)},
+    search_near: {
+        **{"QUICK_LOST_N": 700, "SIGNS": ((10,), (4,)), "STABLE": ((10,), (4,), (1, 4), (0.5,))},
+        **{"GRAPHS": ((8, 40),), "CODES": ((1,), (24,), (4,)), "CELLS": (1,), "TABLES": (2, 4)},
+    },
     search_hashes: {"QUICK_N": 700},
     approximate_estimators: {"QUICK_N": 200, "TABLES": (2, 5), "CELLS": (4, 9)},
     search_maps: {"QUICK_SLOTS": 64},
@@ -843,10 +855,25 @@ def test_without_a_gpu_the_command_says_so(monkeypatch, tmp_path, capsys):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("name", ["OPENBLAS_CORETYPE", "ATEN_CPU_CAPABILITY"])
+def test_a_steered_library_is_told_in_a_trial_and_refused_in_a_record(
+    monkeypatch, tmp_path, capsys, name
+):
+    monkeypatch.setenv(name, "Haswell")
+    monkeypatch.setattr(attention, "measure", lambda device, quick, tables: None)
+    arguments = ["attention", "--out", str(tmp_path)]
+    assert command_line.main(arguments) == 2
+    assert f"got {name}=Haswell: unset it" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+    assert command_line.main([*arguments, "--quick"]) == 0
+    record = json.loads((tmp_path / "attention.cpu.json").read_text())
+    assert record["provenance"]["settings"][name] == "Haswell"
+
+
 def test_every_benchmark_is_listed(capsys):
     files = {path.stem for path in (ROOT / "benchmarks").glob("[!_]*.py")}
     whole = "approximate|cache(?!_speed)|decode|device|distributed|exact|rivals|scaling"
-    parts = {name for name in files if re.match(f"({whole}|search)_", name)}
+    parts = {name for name in files if re.match(f"({whole}|search(?!_near))_", name)}
     others = {"cuda", "device", "faults", "harness", "inputs", "memory", "provenance", "tables"}
     others.add("real_keys")
     assert set(command_line.names()) == files - others - parts

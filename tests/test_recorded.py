@@ -118,6 +118,12 @@ def test_provenance_names_device_date_commit_and_versions():
     named = (place["date"][:10], place["commit"][:10], place["versions"]["numpy"])
     text = " ".join(recorded.provenance(record))
     assert all(part in text for part in named)
+    place["settings"] = {"OPENBLAS_CORETYPE": "Haswell"}
+    assert (
+        "Settings of the environment: OPENBLAS_CORETYPE=Haswell." in recorded.provenance(record)[1]
+    )
+    place["settings"] = {}
+    assert "Settings of the environment: none." in recorded.provenance(record)[1]
     record["measured"] = {"rows": place | {"date": "2031-02-03"}}
     later = recorded.provenance(record)[0]
     assert "Table rows again 2031-02-03" in later

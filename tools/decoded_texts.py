@@ -2,9 +2,12 @@
 
 Run `python tools/decoded_texts.py`: it takes some ten minutes on one core.
 Writes `book/data/decoded_texts.cpu.json` for the chapter `decoding`. Every text that is drawn
-begins where a speech begins, and beside the texts stand passages of the training plays that begin
-there too, of as many tokens. Beams search after beginnings of speeches of the validation plays, and
-on dates of days that the readers have not seen. A reader of few updates is kept beside the record.
+begins where a speech begins, and beside the texts stand passages of the training, validation and
+test plays that begin there too, of as many tokens. A word is known if the training plays have it.
+Speeches of the validation plays are read four times in a row, each after the passage before it,
+and greedy texts after their speakers' names are searched for loops.
+Beams search after beginnings of speeches of the validation plays, and on dates of days that the
+readers have not seen. A reader of few updates is kept beside the record.
 """
 
 import argparse
@@ -13,7 +16,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from attnbook import data, decoding
 from attnbook.data import plays
 from attnbook.models import writer
 from benchmarks import provenance
+from benchmarks.tables import AGAIN
 
 FOLDER = Path(__file__).parents[1] / "book/data"
 OUTPUT, EARLY = FOLDER / "decoded_texts.cpu.json", FOLDER / "early_date_reader.npz"
@@ -36,6 +40,7 @@ SETTINGS = (
     *({"temperature": 0.6, "repetition_penalty": r} for r in (1.1, 1.2, 1.4)),
 )
 BEGINNINGS, LONG, BEAMS = 12, 150, (1, 2, 4, 8, 16)
+SPEECHES, LONGEST, BEFORE, COPIES = 30, 48, 60, 4
 DAYS, DATE_STEPS = (40_000, 4_000), (300, 600, 1200)
 
 
@@ -83,13 +88,11 @@ def self_bleu(texts: Sequence[Sequence[str]]) -> float:
     return float(np.mean(scores))
 
 
-def loops(ids: Sequence[int], longest: int = 40) -> bool:
-    """Tell whether the end of `ids` is one passage of at most `longest` tokens, three times."""
+def period(ids: Sequence[int], longest: int = 40) -> int:
+    """Return the length of the passage that ends `ids` three times in a row, or 0 without one."""
     ids = list(ids)
-    return any(
-        ids[-n:] == ids[-2 * n : -n] == ids[-3 * n : -2 * n]
-        for n in range(1, min(longest, len(ids) // 3) + 1)
-    )
+    lengths = range(1, min(longest, len(ids) // 3) + 1)
+    return next((n for n in lengths if ids[-n:] == ids[-2 * n : -n] == ids[-3 * n : -2 * n]), 0)
 
 
 def described(model: Any, rows: Sequence[Sequence[int]], known: set[str]) -> dict[str, float]:
@@ -107,7 +110,7 @@ def described(model: Any, rows: Sequence[Sequence[int]], known: set[str]) -> dic
         "distinct_2_in_a_text": float(np.mean([distinct([text], 2) for text in texts])),
         "self_bleu": self_bleu(texts),
         "known_words": float(np.mean([word in known for word in every])),
-        "loops": float(np.mean([loops(row) for row in rows])),
+        "loops": float(np.mean([period(row) > 0 for row in rows])),
     }
 
 
@@ -119,10 +122,10 @@ def log_p_of(model: Any, ids: np.ndarray) -> np.ndarray:
     return np.take_along_axis(log_p, ids[:, 1:, None], axis=-1)[..., 0]
 
 
-def passages(model: Any, rng: np.random.Generator, number: int) -> list[list[int]]:
-    """Return token ids of passages from the training plays, each from where a speech begins."""
-    text, found = plays().train, []
-    while len(found) < number:
+def passages(model: Any, part: str, rng: np.random.Generator) -> list[list[int]]:
+    """Return token ids of `TEXTS` passages from a part of the plays, where speeches begin."""
+    text, found = getattr(plays(), part), []
+    while len(found) < TEXTS:
         start = text.find("\n\n", rng.integers(len(text) - 5000)) + 2
         ids = model.tokenizer.encode(text[start : start + 2000]).tolist()
         if model.tokenizer.stop not in ids[:LENGTH] and len(ids) >= LENGTH:
@@ -165,7 +168,7 @@ def searched(model: Any, widths: Sequence[int], length: int) -> list[dict[str, A
                 "length": length,
                 "bits_a_token": float(np.mean(bits)),
                 "distinct_2_in_a_text": float(np.mean([distinct([t], 2) for t in decoded])),
-                "loops": float(np.mean([loops(text) for text in texts])),
+                "loops": float(np.mean([period(text) > 0 for text in texts])),
                 "text": model.tokenizer.decode(np.array(texts[0])),
             }
         )
@@ -221,15 +224,91 @@ def read_dates(kept: Path | None, seeds: Sequence[int], steps: Sequence[int]) ->
     return rows
 
 
-def texts_drawn(model: Any, settings: Sequence, seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the measures of the texts of each setting and seed; None are passages of plays."""
-    known, rows = set(words(" ".join(plays().texts.values()))), []
-    for options, seed in itertools.product([None, *settings], seeds):
-        rng = np.random.default_rng(seed)
-        texts = passages(model, rng, TEXTS) if options is None else drawn(model, seed, **options)
-        row = {"options": options, "seed": seed} | described(model, texts, known)
-        rows.append(row | {"text": model.tokenizer.decode(np.array(texts[0]))})
+def texts_drawn(model: Any, settings: Sequence, seeds: Sequence[int]) -> dict[str, list]:
+    """Return the measures of passages of each part of the plays, and of the texts of each setting.
+
+    Both have a row for each seed.
+    """
+    known = set(words(plays().train))
+    found: dict[str, list] = {"passages": [], "drawn": []}
+    of_plays = [("passages", {"part": part}) for part in ("train", "validation", "test")]
+    asked = [*of_plays, *(("drawn", {"options": options}) for options in settings)]
+    for (table, about), seed in itertools.product(asked, seeds):
+        if table == "drawn":
+            texts = drawn(model, seed, **about["options"])
+        else:
+            texts = passages(model, about["part"], np.random.default_rng(seed))
+        row = about | {"seed": seed} | described(model, texts, known)
+        found[table].append(row | {"text": model.tokenizer.decode(np.array(texts[0]))})
         print(row, flush=True)
+    return found
+
+
+def speeches(model: Any, seed: int, before: int) -> Iterator[tuple[str, list[int]]]:
+    """Yield speeches of the validation plays in random order, each with its last tokens before."""
+    text = plays().validation
+    found = list(re.finditer(r"(?<=\n\n)[A-Z][A-Za-z ]+:\n(?:.+\n)+\n", text))
+    for i in np.random.default_rng(seed).permutation(len(found)):
+        place = found[i].start()
+        ids = model.tokenizer.encode(text[max(place - 1000, 0) : place]).tolist()
+        if len(ids) >= before and model.tokenizer.stop not in ids:
+            yield found[i].group(), [model.tokenizer.stop, *ids[-before:]]
+
+
+def repeated(model: Any, seed: int = 0) -> list[dict[str, Any]]:
+    """Return how the writer foresees `SPEECHES` speeches that it reads four times in a row.
+
+    A row for each: its text, and for each of the copies log2 p of the speaker's name, the mean
+    log2 p of a token after the name, and the share of those that are the likeliest.
+    """
+    from attnbook import log_softmax, transformer
+
+    rows, encode = [], model.tokenizer.encode
+    for speech, before in speeches(model, seed, BEFORE):
+        name, ids = len(encode(speech[: speech.index(":")])), encode(speech).tolist()
+        if len(ids) > LONGEST:
+            continue
+        whole = np.array([*before, *ids * COPIES])
+        log_p = log_softmax(transformer(None, whole[:-1], model.weights))[len(before) - 1 :]
+        labels = whole[len(before) :]
+        hits = (log_p.argmax(axis=-1) == labels).reshape(COPIES, -1)[:, name:]
+        bits = (log_p[np.arange(len(labels)), labels] / math.log(2)).reshape(COPIES, -1)
+        rows.append(
+            {
+                "speech": speech,
+                "name": bits[:, :name].sum(axis=1).tolist(),
+                "others": bits[:, name:].mean(axis=1).tolist(),
+                "likeliest": hits.mean(axis=1).tolist(),
+            }
+        )
+        if len(rows) == SPEECHES:
+            break
+    return rows
+
+
+def looped(model: Any, seed: int = 0) -> list[dict[str, Any]]:
+    """Return whether `SPEECHES` greedy texts end in a loop, each of them after a speaker's name.
+
+    A row for each: the passage that recurs, empty without a loop, and the mean log2 p of its tokens
+    in each copy. The first copy is where the passage first stands.
+    """
+    rows = []
+    for speech, before in itertools.islice(speeches(model, seed, BEFORE), SPEECHES):
+        prompt = [*before, *model.tokenizer.encode(speech[: speech.index("\n") + 1]).tolist()]
+        asked = {"prompt": np.array([prompt]), "max_length": model.context - len(prompt)}
+        ids = decoding.greedy_decode(model.weights, **asked).tokens[0].tolist()
+        n, first = period(ids), len(ids)
+        while n and first > n and ids[first - 1] == ids[first - 1 - n]:
+            first -= 1
+        first -= n
+        bits = log_p_of(model, np.array([[*prompt, *ids]]))[0, len(prompt) - 1 :] / math.log(2)
+        copies = range(first, len(ids) - n + 1, n) if n else ()
+        rows.append(
+            {
+                "passage": model.tokenizer.decode(np.array(ids[first : first + n], dtype=int)),
+                "bits": [float(bits[i : i + n].mean()) for i in copies],
+            }
+        )
     return rows
 
 
@@ -237,26 +316,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few texts, to try it")
     parser.add_argument("--readers", type=Path, help="a folder that keeps the readers of dates")
-    parser.add_argument("--part", choices=("drawn", "searched", "dates"), help="measure one alone")
+    parser.add_argument("--part", choices=("drawn", "repeated", "searched", "dates"))
     asked = parser.parse_args()
     quick, model = asked.quick, writer()
     seeds = range(1 if quick else SEEDS)
     parts = {
         "drawn": lambda: texts_drawn(model, SETTINGS[::6] if quick else SETTINGS, seeds),
-        "searched": lambda: searched(model, BEAMS[::3] if quick else BEAMS, 30 if quick else LONG),
-        "dates": lambda: read_dates(asked.readers, seeds, DATE_STEPS[:1] if quick else DATE_STEPS),
+        "repeated": lambda: {"repeated": repeated(model), "looped": looped(model)},
+        "searched": lambda: {
+            "searched": searched(model, BEAMS[::3] if quick else BEAMS, 30 if quick else LONG)
+        },
+        "dates": lambda: {
+            "dates": read_dates(asked.readers, seeds, DATE_STEPS[:1] if quick else DATE_STEPS)
+        },
     }
-    record = json.loads(OUTPUT.read_text("utf8")) if OUTPUT.exists() and asked.part else {}
-    record |= {
+    origin = provenance.describe("cpu", "python tools/decoded_texts.py")
+    record = {
         "benchmark": "decoded_texts",
         "prompt": PROMPT,
         "tokens": LENGTH,
         "texts": TEXTS,
         "beginnings": [model.tokenizer.decode(np.array(ids[1:])) for ids in beginnings(model)],
-        "provenance": provenance.describe("cpu", "python tools/decoded_texts.py"),
+        "provenance": origin,
     }
+    if asked.part and OUTPUT.exists():  # the others stay, and say where they come from
+        record = json.loads(OUTPUT.read_text("utf8"))
+        later = {fact: origin[fact] for fact in AGAIN}
+        record["measured"] = record.get("measured", {}) | {asked.part: later}
     for name in [asked.part] if asked.part else parts:
-        record[name] = parts[name]()
+        record |= parts[name]()
     if not quick:
         OUTPUT.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf8")
 

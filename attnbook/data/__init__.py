@@ -3,7 +3,7 @@
 `digits` and `plays` are in the package and `text` in Python itself; `reversal`, `dates` and
 `markov` are drawn from a seed. `Vocabulary` turns characters into ids, `BytePairs` and
 `WordPieces` parts of words, `windows` cuts a long text, `Batches` groups sequences. `record_path`
-finds what was measured for the chapters.
+finds what was measured for the chapters, `measured_on` says where and with which settings.
 """
 
 from attnbook.data.batch import Batch, pad
@@ -14,7 +14,7 @@ from attnbook.data.date_pairs import Dates, dates, written
 from attnbook.data.handwriting import Digits, digits
 from attnbook.data.markov_source import Markov, markov
 from attnbook.data.prose import text
-from attnbook.data.records import record_path
+from attnbook.data.records import measured_on, record_path
 from attnbook.data.reversal_task import reversal, reversal_attention
 from attnbook.data.shakespeare import Plays, plays
 from attnbook.data.vocabulary import Vocabulary
@@ -33,6 +33,7 @@ __all__ = [
     "dates",
     "digits",
     "markov",
+    "measured_on",
     "pad",
     "plays",
     "record_path",

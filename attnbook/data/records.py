@@ -1,6 +1,7 @@
 """Where measurements and arrays lie: those that the chapters show, and those of the package."""
 
 import io
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,52 @@ def record_path(name: str) -> Path:
 def record_folder() -> Path:
     """Return the folder of the records."""
     return INSTALLED if INSTALLED.is_dir() else IN_REPOSITORY
+
+
+def measured_on(record: Mapping[str, Any]) -> str:
+    """Return where, when and with what a record was measured, in three lines.
+
+    The last line has what its environment set for the libraries: how many threads, which
+    instructions.
+
+    Parameters
+    ----------
+    record : mapping
+        What a file of `record_path` holds.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> from attnbook.data import measured_on
+    >>> place = {"device": {"name": "AMD EPYC"}, "cpu": {"cores": 2}, "commit": "8b763a593c"}
+    >>> place |= {"date": "2026-11-21T16:57:39+00:00", "versions": {"numpy": "2.4.6"}}
+    >>> place |= {"blas": [{"name": "openblas", "core_type": "SkylakeX"}], "settings": {}}
+    >>> print(measured_on({"provenance": place}))
+    measured on AMD EPYC, 2 cores, 2026-11-21, commit 8b763a59
+    NumPy 2.4.6, products by openblas (SkylakeX)
+    settings: none
+    """
+    place = record["provenance"]
+    who = place["device"]["name"]
+    blas = (f"{x['name']} ({x['core_type'] or 'core type unknown'})" for x in place["blas"])
+    found = place["versions"]
+    libraries = (("NumPy", found.get("numpy")), ("PyTorch", found.get("torch")))
+    versions = [f"{library} {version}" for library, version in libraries if version]
+    return (
+        f"measured on {who}, {place['cpu']['cores']} cores, {place['date'][:10]}, "
+        f"commit {place['commit'][:8]}\n"
+        f"{', '.join(versions)}, products by {', '.join(dict.fromkeys(blas))}\n"
+        f"settings: {settings(record)}"
+    )
+
+
+def settings(record: Mapping[str, Any]) -> str:
+    """Return what the environment set for the libraries of a record, or "none"."""
+    given = record["provenance"]["settings"].items()
+    return ", ".join(f"{name}={value}" for name, value in given) or "none"
 
 
 def packed(package: str, name: str) -> Any:

@@ -6,13 +6,14 @@ The model gives the factors; a strategy chooses the tokens. `stream` takes one t
 other, and `greedy_decode` and `sample` are made of it; `beam_search` follows several sequences.
 `speculative_sample` lets a smaller model guess ahead. Logits processors such as `top_p` change the
 factors before a token is chosen, and `constrain` allows what an `Automaton` accepts. `KVCache`
-holds what the model has read.
+holds what the model has read; a `HybridCache` reads a part of it.
 """
 
 from attnbook.decoding.automaton import Automaton
 from attnbook.decoding.beams import beam_search
 from attnbook.decoding.constraint import constrain
 from attnbook.decoding.generate import Step, greedy_decode, sample, stream
+from attnbook.decoding.hybrid_cache import HybridCache
 from attnbook.decoding.kv_cache import KVCache
 from attnbook.decoding.processors import (
     Prefix,
@@ -29,6 +30,7 @@ from attnbook.decoding.speculative import Speculated, speculative_sample, specul
 __all__ = [
     "Automaton",
     "Decoded",
+    "HybridCache",
     "KVCache",
     "Prefix",
     "Speculated",

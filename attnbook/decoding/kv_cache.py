@@ -7,6 +7,7 @@ from array_api_compat import device
 
 from attnbook.arrays.arguments import check_array, check_floats, check_int
 from attnbook.arrays.array import Array, array_namespace
+from attnbook.kernels import Impl
 
 BLOCK = 64
 """The room for tokens is a multiple of this."""
@@ -134,6 +135,10 @@ class KVCache:
         held[1][..., n:total, :] = values
         self._lengths[layer] = total
         return held[0][..., :total, :], held[1][..., :total, :]
+
+    def impl_for(self, layer: int, impl: Impl) -> Impl:
+        """Return who attends in a layer to the tokens that it gets next: `impl` itself."""
+        return impl
 
     def truncate(self, n: int) -> None:
         """Cut every layer back to its first n tokens.

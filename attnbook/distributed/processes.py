@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from attnbook.arrays.arguments import LARGEST, check_number
+from attnbook.arrays.arguments import LARGEST, check_bool, check_number
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ class Passing:
         if len(self.works) != len(deeds):  # NCCL makes one work of both
             deeds = (" and ".join(deeds),) * len(self.works)
         for work, deed in zip(self.works, deeds, strict=True):
-            ours.wait(work, deed)
+            ours.wait(work, deed, self.arriving.device)
         return self.arriving
 
 
@@ -94,12 +94,16 @@ class Processes:
         """The group of `torch.distributed`."""
         return dist.group.WORLD if self.named is None else self.named
 
-    @property
-    def device(self) -> torch.device:
-        """The device whose tensors the group passes."""
-        if "nccl" in str(dist.get_backend(self.group)):
-            return torch.device("cuda", torch.cuda.current_device())
-        return torch.device("cpu")
+    def device_for(self, x: Any) -> torch.device:
+        """Return where the group passes a message about `x`: on the CPU wherever it can.
+
+        A group of NCCL alone passes it on the GPU that holds `x`.
+        """
+        if "cpu" in str(dist.get_backend_config(self.group)):
+            return torch.device("cpu")
+        if isinstance(x, torch.Tensor) and x.is_cuda:
+            return x.device
+        return torch.device("cuda", torch.cuda.current_device())
 
     def pass_on(self, x: torch.Tensor, what: str, tag: int = 0) -> Passing:
         """Begin to send `x`, contiguous, to the next process and to receive its like."""
@@ -121,16 +125,24 @@ class Processes:
         parts = [torch.empty_like(x) for _ in range(self.size)]
         deed = f"to gather {what} of {self.size} ranks"
         work = self._try(lambda: dist.all_gather(parts, x, self.group, async_op=True), deed)
-        self.wait(work, deed)
+        self.wait(work, deed, x.device)
         return parts
 
-    def agree(self, check: Callable[[], tuple[T, list[str]]]) -> T:
+    def agree(
+        self, check: Callable[[], tuple[T, list[str]]], about: Any, compare: bool = True
+    ) -> T:
         """Return what `check` returns, if it raises on no process and says the same on all.
+
+        The message lies where the group passes one about the tensor `about`. Unless the processes
+        are to `compare`, none is sent.
 
         It returns what the caller needs and a list of what all must have in common. If it
         raises on one process that one raises its error, and all others say whose it was: a process
         that waited for it would wait in vain.
         """
+        check_bool("compare", compare)
+        if not compare:
+            return check()[0]
         result, error = None, None
         try:
             result, common = check()
@@ -141,7 +153,7 @@ class Processes:
             said = sentence.encode()[:LONGEST]
             mine = torch.zeros(LONGEST, dtype=torch.uint8)
             mine[: len(said)] = torch.tensor(list(said), dtype=torch.uint8)
-            every = self.gather(mine.to(self.device), "the shapes")
+            every = self.gather(mine.to(self.device_for(about)), "the shapes")
             words = [bytes(x.tolist()).rstrip(b"\0").decode(errors="ignore") for x in every]
             if error is None:
                 self._compare(words)
@@ -166,10 +178,10 @@ class Processes:
                     f"got {got} on rank {rank}"
                 )
 
-    def wait(self, work: Any, deed: str) -> None:
-        """Wait until `work` is done, or raise RuntimeError that says what failed."""
+    def wait(self, work: Any, deed: str, device: torch.device) -> None:
+        """Wait until `work` on tensors of `device` is done, or raise RuntimeError."""
         # NCCL waits on the GPU: its watchdog ends the process, after the timeout of the group
-        limited = () if self.device.type == "cuda" else (self.timeout,)
+        limited = () if device.type == "cuda" else (self.timeout,)
         self._try(lambda: work.wait(*limited), deed)
 
     def _try(self, function, deed):

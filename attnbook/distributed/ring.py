@@ -40,6 +40,7 @@ def ring_attention(
     layout: str = "zigzag",
     impl: str = "tiled",
     timeout: float = 60.0,
+    compare: bool = True,
 ) -> torch.Tensor:
     r"""Return attention over the keys of all processes, for the queries of this one.
 
@@ -73,6 +74,11 @@ def ring_attention(
     timeout : float
         Seconds that this process waits for another one, with gloo, from 0.001 to 2³¹ − 1. With nccl
         the timeout of the group counts, ``init_process_group(timeout=...)``.
+    compare : bool
+        Whether the processes compare their calls before they begin: one all-gather of 512 bytes,
+        which the host waits for. False, on all processes, saves it where a call like this one has
+        been compared. Then a process that is called wrongly raises alone, and the others wait for
+        it until `timeout`.
 
     Returns
     -------
@@ -104,7 +110,9 @@ def ring_attention(
 
     Notes
     -----
-    While a piece is computed, the next keys and values arrive. A process holds at most three shards
+    The next keys and values are on their way while a piece is computed. On GPUs this overlap is not
+    assured: NCCL needs multiprocessors of its own, and a kernel that fills all of them makes the
+    message wait. A process holds at most three shards
     of them, its own, the one at work and the one that arrives: O(n/p) memory. In a forward pass it
     sends p − 1 shards of keys and values. The backward pass computes the weights again from one
     number a row. It sends the keys and values round once more, and p shards of their gradients,
@@ -149,7 +157,7 @@ def ring_attention(
         order = f"is_causal={is_causal} {layout if is_causal else ''}".rstrip()
         return (module, factor), [*shapes, str(query.dtype), order]
 
-    module, factor = processes.agree(check)
+    module, factor = processes.agree(check, query, compare)
     call = (processes, module, layout, is_causal, factor)
     output = _Ring.apply(*into_groups(query, key, value), call)
     return output.reshape(*query.shape[:-1], value.shape[-1])

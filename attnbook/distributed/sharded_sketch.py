@@ -161,7 +161,7 @@ class ShardedSketch:
                 self._hash,
             ]
 
-        processes.agree(check)
+        processes.agree(check, query)
         locals_ = self._gather(_local(state, query, return_evidence))
         whole = functools.reduce(_merge, locals_)
         output = self._like(whole.output, query)
@@ -180,7 +180,8 @@ class ShardedSketch:
 
     def _gather(self, ours):
         shapes = [tuple(x.shape) for x in ours]
-        rows = self._processes.gather(flat(*ours).to(self._processes.device), "the answers")
+        row = flat(*ours)
+        rows = self._processes.gather(row.to(self._processes.device_for(row)), "the answers")
         return [Local(*unflat(x.cpu(), shapes)) for x in rows]
 
     def _extent(self, state):
@@ -192,7 +193,8 @@ class ShardedSketch:
         if state.n:
             low, high = (move(x, "torch", device="cpu") for x in box_of(state))
         row = torch.cat([x.to(torch.float64) for x in (torch.tensor([state.n]), low, high)])
-        rows = torch.stack(self._processes.gather(row.to(self._processes.device), "the extent"))
+        there = row.to(self._processes.device_for(row))
+        rows = torch.stack(self._processes.gather(there, "the extent"))
         low, high = rows[:, 1 : width + 1].amin(0), rows[:, width + 1 :].amax(0)
         n = int(rows[:, 0].sum())
         return n, float(torch.sqrt(torch.sum((high - low) ** 2))) if n else 0.0

@@ -27,6 +27,7 @@ def decode_attention(
     scale: float | None = None,
     impl: str = "tiled",
     timeout: float = 60.0,
+    compare: bool = True,
 ) -> torch.Tensor:
     r"""Return attention of a few queries, the same on every process, over a cache that is sharded.
 
@@ -53,6 +54,8 @@ def decode_attention(
         As of `ring_attention`.
     timeout : float
         As of `ring_attention`.
+    compare : bool
+        As of `ring_attention`. A decoder needs it for its first token alone.
 
     Returns
     -------
@@ -95,7 +98,7 @@ def decode_attention(
         common += [str(query.dtype), f"scale {factor}"]
         return (module_of(impl, query), factor, shape), common
 
-    module, factor, shape = processes.agree(check)
+    module, factor, shape = processes.agree(check, query, compare)
     with torch.no_grad():
         grouped = into_groups(query, key, value)
         ours = state_of(*module.forward(*grouped, mask, None, factor, False))

@@ -1,13 +1,14 @@
 """Hashing: functions that put similar vectors into the same bucket, and the tables that hold them.
 
 `SimHash` and `CrossPolytopeHash` see angles, `StableHash` distances and `LiftedHash` inner
-products; `plan` chooses tables that keep a promise. `RobinHoodTable` maps integers to integers,
-`sort_buckets` sorts rows by them.
+products; `LearnedCells` follow the keys. `plan` chooses tables that keep a promise.
+`RobinHoodTable` maps integers to integers, `sort_buckets` sorts rows by them.
 """
 
 from attnbook.hashing.buckets import Buckets, sort_buckets
 from attnbook.hashing.cross_polytope import CrossPolytopeHash
 from attnbook.hashing.given_hash import GivenHash
+from attnbook.hashing.learned_cells import LearnedCells
 from attnbook.hashing.lifting import LiftedHash, lift_keys, lift_queries
 from attnbook.hashing.planner import plan
 from attnbook.hashing.robin_hood import RobinHoodTable
@@ -21,6 +22,7 @@ __all__ = [
     "Costs",
     "CrossPolytopeHash",
     "GivenHash",
+    "LearnedCells",
     "LiftedHash",
     "Plan",
     "RobinHoodTable",

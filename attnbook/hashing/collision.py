@@ -1,4 +1,4 @@
-"""Chances that hashes agree: for one code, for a table of κ codes, and for one of L tables."""
+"""Chances that hashes agree: one code, a table of κ codes, one of L tables or two of them."""
 
 import math
 import numbers
@@ -41,6 +41,28 @@ def at_least_once(p: Any, n_tables: int, n_projections: int) -> Any:
     sure = table >= 1  # log1p(-1) is -inf
     safe = xp.where(sure, xp.zeros_like(table), table)
     return xp.where(sure, xp.ones_like(table), -xp.expm1(n_tables * xp.log1p(-safe)))
+
+
+def at_least_twice(p: Any, n_tables: int, n_projections: int) -> Any:
+    r"""Return the chance to meet in two tables or more, :math:`\sum_{t \ge 2} B(t; L, p^\kappa)`.
+
+    B is the binomial distribution of the number of tables, of L, in which two vectors meet. `p` is
+    the chance that one code agrees, an array from 0 to 1. Small chances keep their digits, since
+    for them the first terms are added up and nothing is subtracted from 1.
+    """
+    xp, few = array_namespace(p), 9
+    f = p**n_projections
+    sure = f >= 1
+    safe = xp.where(sure, xp.zeros_like(f), f)
+    missed = xp.log1p(-safe)
+    whole = 1 - xp.exp((n_tables - 1) * missed) * (1 + (n_tables - 1) * safe)
+    term = math.comb(n_tables, 2) * safe**2 * xp.exp((n_tables - 2) * missed)
+    total = xp.zeros_like(term)
+    for t in range(2, min(few, n_tables) + 1):
+        total = total + term
+        term = term * ((n_tables - t) / (t + 1)) * (safe / (1 - safe))
+    found = xp.where(n_tables * safe < 0.1, total, whole)
+    return xp.where(sure, xp.ones_like(f), found)
 
 
 def log_chance(probability: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Signatures of many vectors in one pass, with Numba: product, floor or sign, and join.
+"""Signatures of many vectors in one pass, with Numba: product, floor, sign or nearest, and join.
 
 The reference writes a number for each vector and direction, 320 MB for a million vectors and 80
 directions, and reads it again. Here the products of 16 vectors stay in the cache until they are
@@ -14,34 +14,41 @@ from attnbook.arrays.array import accumulation_dtype
 from attnbook.arrays.threads import in_parts, n_threads_for
 from attnbook.compilers.jit import compile_inner, compile_loops, read_only
 from attnbook.compilers.register_tiles import Tile, multiply, prefetch
+from attnbook.hashing.cross_polytope import CrossPolytopeHash
+from attnbook.hashing.learned_cells import LearnedCells
+from attnbook.hashing.numba_corners import corner_rows
+from attnbook.hashing.numba_probes import probe_cells, probe_intervals
 from attnbook.hashing.simhash import SimHash
 from attnbook.hashing.stable_hash import FARTHEST, StableHash
 
 LANES = 16  # rows and directions of a tile: its sums take 16 of the 32 registers of AVX-512
-TILE = Tile(LANES, LANES, 1)
+TILE, ROW = Tile(LANES, LANES, 1), Tile(LANES, 1, 1)
+FEW = 4  # rows that are multiplied one by one: a tile takes as long as about so many
 
 WORTH = 2**9
 """Vectors that are worth a thread."""
 
+HASHES = (SimHash, StableHash, CrossPolytopeHash, LearnedCells)
+Hash = SimHash | StableHash | CrossPolytopeHash | LearnedCells
 
-def signatures(
-    hash: SimHash | StableHash, x: np.ndarray, *, n_threads: int | None = None
-) -> np.ndarray:
+
+def signatures(hash: Hash, x: np.ndarray, *, n_threads: int | None = None) -> np.ndarray:
     """Return ``hash.signatures(x)`` of a NumPy array (n, d), column by column in memory.
 
     A code may differ from the reference within rounding of an interval's end or a plane, as it may
     there between batch sizes. Here it depends on the vector alone: equal vectors have equal
-    signatures whatever batch they come in. Raises TypeError and ValueError as the reference.
+    signatures whatever batch they come in. The codes of a `CrossPolytopeHash` are the same to the
+    last bit. Raises TypeError and ValueError as the reference.
     """
     _check(hash, x)
+    if isinstance(hash, (CrossPolytopeHash, LearnedCells)):
+        return probes(hash, x, 1, n_threads=n_threads)[:, :, 0]
     joined = np.empty((hash.n_tables, len(x)), dtype=np.int64)
     _write(_join_rows, hash, x, joined, n_threads)
     return joined.T
 
 
-def probes(
-    hash: SimHash | StableHash, x: np.ndarray, n_probes: int, *, n_threads: int | None = None
-) -> np.ndarray:
+def probes(hash: Hash, x: np.ndarray, n_probes: int, *, n_threads: int | None = None) -> np.ndarray:
     """Return ``hash.probes(x, n_probes)`` of a NumPy array (n, d).
 
     Codes may differ from the reference as in `signatures`, and probes of nearly equal cost may
@@ -56,18 +63,20 @@ def probes(
 class HashArrays(NamedTuple):
     """What the loops read of a hash."""
 
-    panels: np.ndarray  # directions, 16 side by side
-    offsets: np.ndarray  # (n_tables, n_projections)
+    panels: np.ndarray  # directions or centres, 16 side by side; signs (L κ, 3, D) of corners
+    offsets: np.ndarray  # (n_tables, n_projections), or (n_tables, n_cells)
     multipliers: np.ndarray  # (n_projections,)
-    signs: bool  # of a SimHash
+    of_signs: bool  # of a SimHash
+    of_corners: bool
+    of_cells: bool
 
 
 def _check(hash, x):
-    if not isinstance(hash, (SimHash, StableHash)):
-        raise TypeError(f"hash must be a SimHash or StableHash, got {type(hash).__name__}")
-    d = hash.directions.shape[-1]
-    if x.ndim != 2 or x.shape[1] != d:
-        raise ValueError(f"x must have shape (n, {d}) to match the directions, got {x.shape}")
+    if not isinstance(hash, HASHES):
+        names = ", ".join(kind.__name__ for kind in HASHES)
+        raise TypeError(f"hash must be one of {names}, got {type(hash).__name__}")
+    if x.ndim != 2 or x.shape[1] != hash.d:
+        raise ValueError(f"x must have shape (n, {hash.d}) to match the hash, got {x.shape}")
 
 
 def _write(loop, hash, x, joined, n_threads):
@@ -88,17 +97,25 @@ def _write(loop, hash, x, joined, n_threads):
 
 @functools.lru_cache(maxsize=16)  # a single query takes less time than to make them
 def arrays_of(hash: Any, dtype: np.dtype) -> HashArrays:
-    """Return what the loops read of a SimHash or StableHash, for vectors of this dtype."""
-    n_tables, n_projections, d = hash.directions.shape
-    directions = np.zeros((-(-n_tables * n_projections // LANES) * LANES, d), dtype=dtype)
-    directions[: n_tables * n_projections] = hash.directions.reshape(-1, d)
-    offsets = np.zeros((n_tables, n_projections), dtype=dtype)
-    if isinstance(hash, StableHash):
-        directions /= dtype.type(hash.width)  # ⌊a·x/r + b/r⌋: divided once, not for every vector
+    """Return what the loops read of a hash, for vectors of this dtype."""
+    of_corners, of_cells = isinstance(hash, CrossPolytopeHash), isinstance(hash, LearnedCells)
+    if of_corners:
+        n_tables, n_projections, _, D = hash.signs.shape
+        panels = hash.signs.reshape(n_tables * n_projections, -1, D).astype(dtype)
+        offsets = np.zeros((n_tables, n_projections), dtype=dtype)
+        return HashArrays(panels, offsets, hash.multipliers, False, True, False)
+    given = hash.centres if of_cells else hash.directions
+    n_tables, n, d = given.shape
+    rows = np.zeros((-(-n_tables * n // LANES) * LANES, d), dtype=dtype)
+    rows[: n_tables * n] = given.reshape(-1, d)
+    offsets = np.zeros((n_tables, n), dtype=dtype)
+    if of_cells:
+        offsets = (-0.5 * np.sum(given.astype(np.float64) ** 2, axis=-1)).astype(dtype)
+    elif isinstance(hash, StableHash):
+        rows /= dtype.type(hash.width)  # ⌊a·x/r + b/r⌋: divided once, not for every vector
         offsets = (hash.offsets / hash.width).astype(dtype)
-    panels = directions.reshape(-1, LANES, d).transpose(0, 2, 1)
-    signs = isinstance(hash, SimHash)
-    return HashArrays(np.ascontiguousarray(panels), offsets, hash.multipliers, signs)
+    panels = np.ascontiguousarray(rows.reshape(-1, LANES, d).transpose(0, 2, 1))
+    return HashArrays(panels, offsets, hash.multipliers, isinstance(hash, SimHash), False, of_cells)
 
 
 def all_finite(x: np.ndarray, *, n_threads: int | None = None) -> bool:
@@ -143,20 +160,26 @@ def _join_rows(tile, x, arrays, joined, start, stop):
 @compile_loops
 def probe_rows(tile, x, arrays, joined, start, stop):
     """Write the probes of rows start … stop, row by row; return how many numbers do not fit."""
+    if arrays.of_corners:
+        return corner_rows(x, arrays, joined, start, stop)
     d, n_panels = x.shape[1], len(arrays.panels)
     projected = np.empty((LANES, n_panels, LANES), x.dtype)
     numbers = projected.reshape(LANES, n_panels * LANES)
     rest = np.zeros((LANES, d), x.dtype)
-    n_probes = joined.shape[1] // len(arrays.offsets)
+    n_tables = len(arrays.offsets)
+    n_probes = joined.shape[1] // n_tables
     costs, sums = np.empty((2, n_probes), x.dtype), np.empty((2, n_probes), np.int64)
     n_bad = 0
     for first in range(start, stop, LANES):
         n = min(LANES, stop - first)
         _project_few(tile, x, first, n, rest, arrays.panels, projected)
         for r in range(n):
-            for t in range(len(arrays.offsets)):
+            for t in range(n_tables):
                 own = joined[first + r, t * n_probes : (t + 1) * n_probes]
-                n_bad += _probe(numbers[r], t, arrays, own, costs, sums)
+                if arrays.of_cells:
+                    n_bad += probe_cells(numbers[r], t, arrays, own, costs[0])
+                else:
+                    n_bad += probe_intervals(numbers[r], t, arrays, own, costs, sums)
     return n_bad
 
 
@@ -166,70 +189,19 @@ def _project_few(tile, x, first, n, rest, panels, projected):
     if n == LANES:
         _project(tile, x, first, panels, projected)
         return
+    if n <= FEW:
+        n_panels, d, _ = panels.shape
+        for r in range(n):
+            for p in range(n_panels):
+                multiply(
+                    *(ROW, x, (first + r) * d, d, 1, panels, p * d * LANES, LANES),
+                    *(projected, (r * n_panels + p) * LANES, n_panels * LANES, 1, d),
+                )
+        return
     for r in range(n):  # the last rows, filled up to a tile
         for k in range(x.shape[1]):
             rest[r, k] = x[first + r, k]
     _project(tile, rest, 0, panels, projected)
-
-
-@compile_inner
-def _probe(numbers, t, arrays, joined, costs, sums):
-    """Write the probes of one row in table t; return how many numbers do not fit.
-
-    As `probing.cheapest`: code by code, the cheapest choices so far are kept, in order.
-    """
-    n_projections = len(arrays.multipliers)
-    farthest, infinity = numbers.dtype.type(FARTHEST), numbers.dtype.type(np.inf)
-    one = numbers.dtype.type(1)
-    n_probes, own, bad, n = len(joined), np.int64(0), 0, 1
-    costs[0, 0], sums[0, 0] = 0, 0
-    for j in range(n_projections):
-        number, step = numbers[t * n_projections + j], arrays.multipliers[j]
-        if arrays.signs:
-            bad += not (abs(number) < infinity)
-            bit = number >= 0
-            own += np.int64(bit) * step
-            if n_probes > 1:
-                n = _extend(costs, sums, n, number * number, -step if bit else step, infinity, step)
-        else:
-            number += arrays.offsets[t, j]
-            code = np.floor(number)
-            bad += not (abs(code) <= farthest)
-            own += np.int64(code) * step
-            if n_probes > 1:
-                beyond = number - code
-                ahead = one - beyond
-                n = _extend(costs, sums, n, beyond * beyond, -step, ahead * ahead, step)
-    joined[0] = own
-    for p in range(1, n_probes):
-        joined[p] = own + sums[0, p]
-    return bad
-
-
-@compile_inner
-def _extend(costs, sums, n, cost, change, other_cost, other_change):
-    """Join each of n choices in order with one change of a code or the other; return their number.
-
-    As many of the cheapest remain as there is room for.
-    """
-    room = costs.shape[1]
-    if n == room and costs[0, n - 1] <= min(cost, other_cost):
-        return n
-    for i in range(n):
-        costs[1, i], sums[1, i] = costs[0, i], sums[0, i]
-    before = n
-    for each, step in ((cost, change), (other_cost, other_change)):
-        for i in range(before):
-            total = costs[1, i] + each
-            if not total < np.inf or (n == room and total >= costs[0, n - 1]):
-                break  # the others cost more
-            at = min(n, room - 1)
-            n = at + 1
-            while at > 0 and costs[0, at - 1] > total:
-                costs[0, at], sums[0, at] = costs[0, at - 1], sums[0, at - 1]
-                at -= 1
-            costs[0, at], sums[0, at] = total, sums[1, i] + step
-    return n
 
 
 @compile_inner
@@ -253,7 +225,7 @@ def _project(tile, x, first, panels, projected):
 @compile_inner
 def _join_tile(numbers, n_rows, arrays, joined, first):
     """Write the signatures of the rows of one tile; return how many numbers do not fit."""
-    offsets, multipliers, signs = arrays.offsets, arrays.multipliers, arrays.signs
+    offsets, multipliers, signs = arrays.offsets, arrays.multipliers, arrays.of_signs
     n_tables, n_projections = offsets.shape
     farthest = numbers.dtype.type(FARTHEST)
     infinity = numbers.dtype.type(np.inf)

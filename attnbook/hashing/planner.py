@@ -4,6 +4,7 @@ r"""The planner: how many tables and projections, and how wide, for a promise an
 """
 
 import math
+import warnings
 from dataclasses import replace
 from typing import Annotated
 
@@ -24,13 +25,16 @@ PROBES = (1, 2, 4, 8, 16)
 
 DEFAULT_COSTS = Costs()
 
+FAR = 20.0
+"""The distance, in d_avg, at which the warning of a plan without a sample says what is read."""
+
 
 def plan(
     n: int = 1_000_000,
     delta: float = 0.01,
     d_avg: float = 0.5,
     n_tables: int | None = 5,
-    n_projections: int | None = 1,
+    n_projections: int | None = None,
     n_probes: int | None = 1,
     *,
     sample: Annotated[Array, "s d"] | None = None,
@@ -56,9 +60,10 @@ def plan(
     d_avg : float
         Distance between similar vectors, above 0.
     n_tables, n_projections : int, optional
-        L and κ. None chooses the number, up to 32, with the least expected work on `sample`. The
-        defaults are the plan of the sources with κ = 1, r = 2 d_avg and L = ⌈ln 1/δ⌉ = 5. With
-        κ = 1 this width is kept wherever it keeps the promise.
+        L and κ. None chooses the number, up to 32, with the least expected work on `sample`. Of the
+        sources are κ = 1, r = 2 d_avg and L = ⌈ln 1/δ⌉ = 5. With κ = 1 this width is kept wherever
+        it keeps the promise. Without `sample` κ is 1, with a warning unless you say so: such tables
+        keep the promise, but also return many keys that are far away.
     n_probes : int, optional
         Buckets that a query looks into in each table (multi-probe). More of them keep the promise
         with fewer tables or narrower intervals, for more look-ups. None chooses among 1, 2, 4, 8
@@ -87,6 +92,11 @@ def plan(
         a choice depends on it, has fewer than 2 rows or is not finite; or if no plan fits into
         `max_bytes`.
 
+    Warns
+    -----
+    UserWarning
+        If there is neither `n_projections` nor `sample`; it says how many far keys a query reads.
+
     Notes
     -----
     Work is the nanoseconds of hashing, look-ups and candidates. Cost of a choice:
@@ -98,10 +108,10 @@ def plan(
 
     Examples
     --------
-    >>> plan(1_000_000).n_tables, plan(1_000_000).n_projections
-    (5, 1)
+    >>> plan(1_000_000, n_projections=1).n_tables, plan(1_000_000, n_projections=1).width
+    (5, 1.0)
     >>> sample = np.random.default_rng(0).standard_normal((100, 64))
-    >>> plan(1_000_000, n_projections=None, sample=sample).n_projections > 8
+    >>> plan(1_000_000, sample=sample).n_projections > 8
     True
     """
     check_int("n", n, at_least=1, at_most=2**62)
@@ -112,6 +122,9 @@ def plan(
     for name, count in given.items():
         if count is not None:
             check_int(name, count, at_least=1)
+    warned = sample is None and None not in (n_tables, n_probes) and n_projections is None
+    if warned:
+        n_projections = 1
     check_part("costs", costs, Costs)
     if max_bytes is not None:
         check_number("max_bytes", max_bytes)
@@ -142,6 +155,8 @@ def plan(
     if not plans:
         raise ValueError(f"max_bytes must allow one plan at least, got {max_bytes}")
     if len(plans) == 1 and sample is None:
+        if warned:
+            _warn(plans[0])
         return plans[0]
     if sample is None:
         raise ValueError(
@@ -151,6 +166,18 @@ def plan(
     weighed = [replace(p, predicted=expected_cost(p, distances, d, costs)) for p in plans]
     weighed.sort(key=lambda p: p.predicted.total)  # type: ignore[union-attr]
     return replace(weighed[0], considered=tuple(weighed))
+
+
+def _warn(made):
+    share = made.retrieval_probability(FAR * made.d_avg)
+    warnings.warn(
+        f"plan without sample or n_projections has one projection per table: if all keys lie at "
+        f"distance {FAR * made.d_avg:g} from a query, {FAR:g} times d_avg, it reads "
+        f"{made.n * share:,.0f} of {made.n:,}. Give sample, some hundred of the keys, to choose "
+        "n_projections by cost, or n_projections=1 to keep this plan",
+        UserWarning,
+        stacklevel=3,
+    )
 
 
 def _widths(delta, d_avg, choices):

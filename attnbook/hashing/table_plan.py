@@ -117,7 +117,7 @@ class Plan:
     Examples
     --------
     >>> from attnbook.hashing import plan
-    >>> plan(1_000_000).width
+    >>> plan(1_000_000, n_projections=1).width
     1.0
     >>> round(plan(1_000_000, n_projections=16).width, 2)
     12.77
@@ -162,7 +162,7 @@ class Plan:
         --------
         >>> from attnbook.hashing import plan
         >>> sample = np.random.default_rng(0).standard_normal((100, 64))
-        >>> print(plan(1_000_000, n_projections=None, sample=sample).table(2))
+        >>> print(plan(1_000_000, sample=sample).table(2))
         tables   κ probes  width    met    MB  hashing look-ups candidates total (ns)
              5  17      1  13.56    6.4  61.0      272      800        954       2026
              5  18      1  14.35    6.3  61.0      288      800        947       2035

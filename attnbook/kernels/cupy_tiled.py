@@ -6,7 +6,7 @@ sums and outputs in registers. No score goes to the GPU's memory. Tiles that the
 are not visited. Where few queries face many keys, the keys are split among blocks, and a second
 kernel merges what they found.
 
-All products run on the GPU's ordinary cores. Its matrix units, for which Triton writes the code,
+All products run on the GPU's ordinary cores. Its Tensor Cores, for which Triton writes the code,
 are the next rung.
 
 References: `attnbook.kernels.tiled`; Dao (2023), "FlashAttention-2"; Dao et al. (2023),
@@ -51,7 +51,8 @@ def attention(
     Notes
     -----
     Sums are float32 for every dtype, in a fixed order: the same call on the same GPU gives the
-    same bits. d_k and d_v are padded on the chip to 64, 128 or 256; above 64 a block takes 99 KiB
+    same bits. A head of a larger batch may have other last bits, since its keys are cut in fewer
+    parts. d_k and d_v are padded on the chip to 64, 128 or 256; above 64 a block takes 99 KiB
     of shared memory, which GPUs since Ampere (2020) have.
     Cost: O(n_q n_k (d_k + d_v)) time, half of it if causal; O(n_q d_v) memory for parts of the
     output, only where the keys are split.

@@ -1,9 +1,12 @@
-"""Rung 9, *triton*: tiles on the matrix units of a GPU, written in Python.
+"""Rung 9, *triton*: tiles on the Tensor Cores of a GPU, written in Python.
 
 What `tiled` does with arrays happens here inside one kernel: a program holds a tile of queries,
 walks over the keys, and keeps scores, weights and the running softmax in registers and shared
 memory. Agrees with `attnbook.kernels.tiled`. PyTorch tensors on a GPU, in float16, bfloat16
-or float32, sums in float32; rows of up to 256 numbers.
+or float32, sums in float32; rows of up to 256 numbers. Tensor Cores multiply half precision; they
+would round float32 to TF32, so its products run on the ordinary cores. The sizes of the tiles were
+chosen for sm_90 (Hopper); on other GPUs some kernels are slower than they could be. In how many
+parts few queries read their keys depends on the GPU and on the batch, and so do the last bits.
 
 In two respects it falls short of `tiled`. It keeps log Σ exp(score) of a row as one float32, so the
 gradients lose digits with the size of the scores: in float32 they are off by 4e-5 of the largest

@@ -7,6 +7,7 @@
 from attnbook.hashing.buckets import Buckets, sort_buckets
 from attnbook.hashing.cross_polytope import CrossPolytopeHash
 from attnbook.hashing.given_hash import GivenHash
+from attnbook.hashing.learned_cells import LearnedCells
 from attnbook.hashing.lifting import LiftedHash, lift_keys, lift_queries
 from attnbook.hashing.planner import plan
 from attnbook.hashing.robin_hood import RobinHoodTable
@@ -38,6 +39,7 @@ __all__ = [
     "CrossPolytopeHash",
     "Evidence",
     "GivenHash",
+    "LearnedCells",
     "LiftedHash",
     "Moments",
     "Plan",

@@ -26,9 +26,7 @@ from attnbook.sketch.bucket_tables import (
     scrambled,
     stored,
 )
-from attnbook.sketch.index import SignatureIndex, check_rows, check_tables
-
-MERGED_FROM = 1024  # fewer rows in the side table, or fewer removed ones, are not merged
+from attnbook.sketch.index import MERGED_FROM, SignatureIndex, check_rows, check_tables
 
 
 class BucketIndex(SignatureIndex):

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from attnbook.arrays.array import Array, array_namespace
+from attnbook.hashing.cross_polytope import CrossPolytopeHash
+from attnbook.hashing.learned_cells import LearnedCells
 from attnbook.hashing.simhash import SimHash
 from attnbook.hashing.stable_hash import StableHash
 from attnbook.sketch.bucket_index import BucketIndex
@@ -65,16 +67,19 @@ class Reference:
 class Kernel(Reference, abc.ABC):
     """An engine whose kernel never pads candidates, so that all queries are answered at once.
 
-    The plain functions do what is not compiled: the chances of hashes other than `SimHash` and
-    `StableHash`, and dtypes that are not in `dtypes`.
+    The plain functions do what is not compiled: hashes that are not in `hashes`, chances of hashes
+    other than `SimHash` and `StableHash`, and dtypes that are not in `dtypes`.
     """
+
+    hashes: tuple[type, ...] = (SimHash, StableHash)
 
     dtypes: tuple[Any, ...] | None = None  # all
     array: type  # of the library
 
     def __init__(self, hash: Any, n_probes: int):
         super().__init__(hash, n_probes)
-        self.compiled = isinstance(hash, (SimHash, StableHash))
+        self.compiled = isinstance(hash, self.hashes)
+        self.knows_chances = isinstance(hash, (SimHash, StableHash))
 
     def signatures(self, x: Array, of_queries: bool) -> Array:
         if not self.compiled:
@@ -94,12 +99,14 @@ class Kernel(Reference, abc.ABC):
     def output(self, state: SketchState, query: Array) -> Any:
         """Return the output where one compiled call gives it and checks the queries, else None."""
         key = state.key.held
+        by_chance = state.settings.estimator == "importance"
         if (
             type(query) is self.array
             and query.ndim == 2
             and query.dtype == key.dtype
             and query.shape[1] == key.shape[1]
             and self.compiled
+            and (self.knows_chances or not by_chance)
             and self.knows(key)
         ):
             return self.prepared(state).output(query)
@@ -118,6 +125,7 @@ class Kernel(Reference, abc.ABC):
                 key,
                 state.value.held,
                 tables,
+                None if kept is None else kept[2],
                 scale=settings.scale_of(key),
                 estimator=settings.estimator,
             )
@@ -125,8 +133,8 @@ class Kernel(Reference, abc.ABC):
         return kept[2]
 
     @abc.abstractmethod
-    def prepare(self, key: Array, value: Array, tables: Any, **options: Any) -> Any:
-        """Return what answers queries in one compiled call."""
+    def prepare(self, key: Array, value: Array, tables: Any, before: Any, **options: Any) -> Any:
+        """Return what answers queries in one compiled call; `before` is what did so last."""
 
     def near(
         self, state: SketchState, query: Array, visible: Visible, weigh: bool
@@ -134,7 +142,7 @@ class Kernel(Reference, abc.ABC):
         """Return all queries with what `near` returns, without rows and weights."""
         weigh = weigh or state.settings.estimator == "importance"
         needs = weigh and state.settings.knows_chances
-        if (needs and not self.compiled) or not self.knows(state.key.array()):
+        if (needs and not self.knows_chances) or not self.knows(state.key.array()):
             return super().near(state, query, visible, weigh)
         signatures = None
         if not self.compiled:
@@ -153,6 +161,7 @@ class Numba(Kernel):
     """Compiled loops on NumPy arrays."""
 
     library = "numpy"
+    hashes = (SimHash, StableHash, CrossPolytopeHash, LearnedCells)
     dtypes = (np.float32, np.float64)
     array = np.ndarray
 
@@ -161,8 +170,10 @@ class Numba(Kernel):
         from attnbook.sketch import numba_query
 
         super().__init__(hash, n_probes)
+        if self.compiled and n_probes > 1:
+            hash.probes(np.zeros((1, hash.d)), n_probes)  # raises where there are fewer buckets
         self.hashing, self._prepared = numba_signatures, numba_query.Prepared
-        self._chances = numba_query.RetrievalTable.of(hash) if self.compiled else None
+        self._chances = numba_query.RetrievalTable.of(hash) if self.knows_chances else None
 
     def new_index(self, seed: int) -> SignatureIndex:
         return BucketIndex(self.hash.n_tables, seed=seed)
@@ -174,9 +185,9 @@ class Numba(Kernel):
             return self.hashing.probes(self.hash, np.asarray(x), self.n_probes)
         return self.hashing.signatures(self.hash, np.asarray(x))
 
-    def prepare(self, key: Any, value: Any, tables: Any, **options: Any) -> Any:
+    def prepare(self, key: Any, value: Any, tables: Any, before: Any, **options: Any) -> Any:
         hash = self.hash if self.compiled else None
-        options |= {"chances": self._chances, "n_probes": self.n_probes}
+        options |= {"chances": self._chances, "n_probes": self.n_probes, "before": before}
         return self._prepared(hash, key, value, tables, **options)
 
     def all_finite(self, x: Array) -> bool:
@@ -214,7 +225,7 @@ class Cupy(Kernel):
         """The hash for plain functions. One that the kernels know may come from any library."""
         return self.hash.to("cupy") if self.compiled else self.hash
 
-    def prepare(self, key: Array, value: Array, tables: Any, **options: Any) -> Any:
+    def prepare(self, key: Array, value: Array, tables: Any, before: Any, **options: Any) -> Any:
         hash = self._hash_of(key) if self.compiled else None
         return self._prepared(hash, key, value, tables, **options)
 

@@ -4,9 +4,9 @@ import array_api_compat
 
 from attnbook.arrays.array import array_namespace
 from attnbook.arrays.empty_rows import or_one
+from attnbook.hashing.k_means import column
 from attnbook.single_head.softmax import softmax_of
 from attnbook.sketch import normal
-from attnbook.sketch.k_means import column
 from attnbook.sketch.logits import log_sum, masked
 
 

@@ -19,6 +19,9 @@ MOST_ROWS = 2**31 - 1
 
 MOST_TABLES = 2**16
 
+MERGED_FROM = 1024
+"""Fewer rows that came since the last sort, or fewer removed ones, are not merged."""
+
 
 class SignatureIndex(abc.ABC):
     """The base of the indices, which find rows that share a signature with a query in some table.

@@ -20,8 +20,8 @@ from attnbook.arrays.arguments import (
 )
 from attnbook.arrays.array import Array, array_namespace, dtype_name, to_accumulate
 from attnbook.arrays.weights import ArrayTree
+from attnbook.hashing.k_means import centres, nearest, sums
 from attnbook.sketch import gaussian_mixture
-from attnbook.sketch.k_means import centres, nearest, sums
 
 
 @dataclass(frozen=True, eq=False)

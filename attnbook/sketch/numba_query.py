@@ -17,15 +17,16 @@ import numpy as np
 from attnbook.arrays.threads import in_parts, n_threads_for
 from attnbook.compilers.jit import compile_inner, compile_loops, compile_sums, read_only
 from attnbook.compilers.register_tiles import prefetch
-from attnbook.hashing.numba_signatures import TILE, arrays_of, probe_rows
+from attnbook.hashing.learned_cells import LearnedCells
+from attnbook.hashing.numba_signatures import TILE, Hash, arrays_of, probe_rows
 from attnbook.hashing.simhash import SimHash
-from attnbook.hashing.stable_hash import StableHash
 from attnbook.sketch.bucket_tables import BucketTables
 from attnbook.sketch.numba_candidates import (
     collect,
     find_buckets,
     most_candidates,
 )
+from attnbook.sketch.numba_cells import answer_cells
 from attnbook.sketch.numba_chance import RetrievalTable, retrieval_chance
 from attnbook.sketch.reference_query import NearKeys
 
@@ -67,14 +68,14 @@ MASS, LARGEST, EXPECTED, COUNT, BEST = range(5)
 class Prepared:
     """A hash, tables, keys and values in the form that one compiled call takes.
 
-    Keys and values are both float32 or both float64, and have the rows of the index. The hash is a
-    `SimHash` or `StableHash`, or None if queries come with signatures. `estimator` is "union",
-    "duplicates" or "importance", which needs `chances`. Arguments are not checked.
+    Keys and values are both float32 or both float64, and have the rows of the index. The hash is
+    None if queries come with signatures. `estimator` is "union", "duplicates" or "importance",
+    which needs `chances`. What was prepared `before` saves a copy. Arguments are not checked.
     """
 
     def __init__(
         self,
-        hash: SimHash | StableHash | None,
+        hash: Hash | None,
         key: Annotated[np.ndarray, "n d"],
         value: Annotated[np.ndarray, "n d_v"],
         tables: BucketTables,
@@ -83,12 +84,20 @@ class Prepared:
         estimator: str = "union",
         chances: RetrievalTable | None = None,
         n_probes: int = 1,
+        before: "Prepared | None" = None,
     ):
         dtype = key.dtype
         n_tables = tables.entries.shape[0]
         known = SimHash.init(0, 1, n_tables, 1) if hash is None else hash  # never asked, if None
         self.d_v, self._n_columns = value.shape[1], n_tables * n_probes
-        self._held = (arrays_of(known, dtype), read_only(key), read_only(value), tables)
+        self._entries, self._ordered = tables.entries, None
+        if isinstance(hash, LearnedCells) and n_tables == 1:
+            if before is not None and before._entries is tables.entries:
+                self._ordered = before._ordered
+            else:
+                self._ordered = _in_order(key, value, tables)
+        ordered = (read_only(key[:0]),) * 2 if self._ordered is None else self._ordered
+        self._held = (arrays_of(known, dtype), read_only(key), read_only(value), ordered, tables)
         table = _SURE if chances is None else chances
         table = table._replace(ratio=read_only(table.ratio))
         mode, least = ESTIMATORS[estimator], float(np.finfo(dtype).smallest_normal)
@@ -145,6 +154,14 @@ class Prepared:
         return None if n_bad else out
 
 
+def _in_order(key, value, tables):
+    """Return copies of keys and values in the order of the only table."""
+    rows = tables.entries[0] & ((1 << tables.bits) - 1)
+    rows = tables.rows[rows] if len(tables.rows) else rows
+    keys = read_only(key[rows])
+    return keys, keys if value is key else read_only(value[rows])
+
+
 def _in_threads(given, n_q, n_threads):
     n_bad = []
 
@@ -157,14 +174,30 @@ def _in_threads(given, n_q, n_threads):
 
 @compile_loops
 def _ask(
-    query, is_asked, signatures, before, estimate, out, arrays, key, value, tables, start, stop
+    query,
+    is_asked,
+    signatures,
+    before,
+    estimate,
+    out,
+    arrays,
+    key,
+    value,
+    ordered,
+    tables,
+    start,
+    stop,
 ):
     """Answer queries start … stop; return how many have no signature, if it has to hash them."""
     if is_asked:
         n_bad = probe_rows(TILE, query, arrays, signatures, start, stop)
         if n_bad > 0:
             return n_bad
-    _answer(query, key, value, signatures, tables, before, estimate, out, start, stop)
+    if len(ordered[0]):
+        held, scale = (key, value, ordered), estimate.scale
+        answer_cells(query, *held, signatures, tables, before, scale, out, start, stop)
+    else:
+        _answer(query, key, value, signatures, tables, before, estimate, out, start, stop)
     return 0
 
 

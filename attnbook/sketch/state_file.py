@@ -16,6 +16,7 @@ from attnbook.arrays.lengths import placed
 from attnbook.arrays.move import LIBRARIES, move
 from attnbook.hashing.cross_polytope import CrossPolytopeHash
 from attnbook.hashing.given_hash import check_hash
+from attnbook.hashing.learned_cells import LearnedCells
 from attnbook.hashing.lifting import LiftedHash
 from attnbook.hashing.simhash import SimHash
 from attnbook.hashing.stable_hash import StableHash
@@ -25,7 +26,7 @@ from attnbook.sketch.updates import check_update, insert
 
 Path = str | os.PathLike
 
-CLASSES = {x.__name__: x for x in (SimHash, StableHash, CrossPolytopeHash)}
+CLASSES = {x.__name__: x for x in (SimHash, StableHash, CrossPolytopeHash, LearnedCells)}
 """The classes that a file can ask to be built."""
 
 SETTINGS = tuple(field.name for field in dataclasses.fields(Settings))[1:]

@@ -47,10 +47,10 @@ def decoder_of(
 ) -> Array:
     """Return the output; `memory` are its keys and values for each layer.
 
-    `past` is a cache, to which the keys and values of `x` are appended.
+    `past` is a cache, to which the keys and values of `x` are appended, and which says who attends.
     """
     for i, (layer, heads) in enumerate(zip(weights.layers, memory, strict=True)):
-        keep = None if past is None else partial(past.append, i)
+        keep = None if past is None else Keep(past, i)
         x = decoder_layer_of(x, heads, layer, options, keep)
     norm = weights.final_norm
     return x if norm is None else NORMALIZED[type(norm)](x, norm)

@@ -2,19 +2,23 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnbook.arrays.array import Array
 from attnbook.kernels import REFERENCE, Impl
-from attnbook.multi_head.attention import KeysAndValues, Turn, attend, keys_and_values
+from attnbook.multi_head.attention import Turn, attend, keys_and_values
 from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.positions.rotation import rotation
 
 Drop = Callable[[Array], Array]
 """Dropout, or whatever else is done to the output of a sublayer before it is added."""
 
-Keep = Callable[[Array, Array], KeysAndValues]
-"""What takes the keys and values of new tokens, and returns those of all tokens so far."""
+
+class Keep(NamedTuple):
+    """The layer of a cache that takes keys and values of new tokens, and says who attends."""
+
+    cache: Any
+    layer: int
 
 
 @dataclass(frozen=True)
@@ -79,11 +83,14 @@ def self_attention_of(
     x: Array, weights: MultiHeadWeights, options: LayerOptions, keep: Keep | None = None
 ) -> Array:
     """Attend to `x` itself, and to the tokens before it that `keep` knows."""
-    heads = keys_and_values(x, x, weights, options.turn)
+    heads, impl = keys_and_values(x, x, weights, options.turn), options.impl
+    if keep is not None:
+        impl = keep.cache.impl_for(keep.layer, impl)
+        heads = keep.cache.append(keep.layer, *heads)
     return attend(
-        *(x, heads if keep is None else keep(*heads), weights, options.mask),
+        *(x, heads, weights, options.mask),
         turn=options.turn,
         bias=options.bias,
-        impl=options.impl,
+        impl=impl,
         is_causal=options.is_causal,
     )

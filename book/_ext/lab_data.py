@@ -25,8 +25,11 @@ SPEECHES = (
     "HAMLET:\nTo be, or not to be: that is the question:",
     "KING RICHARD III:\nA horse! a horse! my kingdom for a horse!",
     "HELENA:\nLove looks not with the eyes, but with the mind;",
+    "To-morrow, and to-",
 )
-"""The sentences of `recorded_sentences`, as the plays have them."""
+"""The sentences of `recorded_sentences`, as the plays have them, and the line of `the_writer`."""
+GUESSED = 8
+"""How many next tokens figure `guesses` shows."""
 
 LONGEST = 64
 """Positions of the sentence encoder that the page has."""
@@ -179,13 +182,18 @@ def heads_record() -> dict[str, Any]:
     """Return where all heads of both models look in a few sentences, in thousandths.
 
     Of each sentence: its tokens, and for each layer and head the rows of its weights; where a model
-    is causal, a row ends with its own token.
+    is causal, a row ends with its own token, and the likeliest next tokens are there.
     """
     model, recorded = the_writer(), recorded_sentences()
     return {
         "megabytes": megabytes(),
         "writer": [
-            {"tokens": model.tokens(text), "A": rows_of(model.attention(text), causal=True)}
+            {
+                "tokens": model.tokens(text),
+                "A": rows_of(model.attention(text), causal=True),
+                "pieces": [piece(i) for i in model.ids(text)],
+                "next": guesses(model.logits(text)),
+            }
             for text in SPEECHES
         ],
         "encoder": [
@@ -193,6 +201,14 @@ def heads_record() -> dict[str, Any]:
             for i in (1, 0, 2)
         ],
     }
+
+
+def guesses(logits):
+    """Return the likeliest next tokens after each token, with p in thousandths."""
+    best = np.argsort(-logits, axis=-1, kind="stable")[:, :GUESSED]
+    p = np.take_along_axis(ab.softmax(logits), best, axis=-1)
+    rows = zip(best.tolist(), (1000 * p).round(4).tolist(), strict=True)
+    return [[(piece(i), share) for i, share in zip(*row, strict=True)] for row in rows]
 
 
 def rows_of(A, causal):

@@ -19,6 +19,8 @@ from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx.util.docutils import SphinxDirective
 
+from attnbook.data.records import settings
+
 ON_GPU = "device_seconds"  # without Python and launches; named in a cell beside the whole time
 FIGURE = re.compile(r"[<~−-]? ?\d.{0,12}$")
 """A number, with its unit: a cell that may not break."""
@@ -217,7 +219,8 @@ def provenance(record: dict) -> list[str]:
     ]
     return [
         f"On {where}; {place['date'][:10]}, commit {commit}." + "".join(f" {x}." for x in later),
-        f"Versions: {', '.join(named)}. BLAS: {', '.join(blas)}. Threads: {', '.join(threads)}.",
+        f"Versions: {', '.join(named)}. BLAS: {', '.join(blas)}. Threads: {', '.join(threads)}. "
+        f"Settings of the environment: {settings(record)}.",
     ]
 
 

@@ -4,14 +4,14 @@ import { clamp, group, listed, range, rect, stepOf, svg, text } from "./kit.js";
 import { record } from "./heads_record.js";
 import { besides, columnsOf, flow, labels, percent, seen, shortened } from "./tokens.js";
 
-const MOST = 22; // tokens of a sentence of the reader's
+export const MOST = 22; // tokens of a sentence of the reader's
 const LEVELS = [[0.08, 0.3], [0.25, 0.6], [0.5, 1]]; // of a small map: from this weight on, this opacity
 const FIRST = "O Romeo, Romeo! wherefore art thou Romeo?"; // a sentence to begin with
 const TITLES = ["To be, or not to be", "A horse! a horse!", "Love looks not with the eyes"];
 
 /* What is shown */
 
-function sentenceOf({ model, sentence, place }) {
+export function sentenceOf({ model, sentence, place }) {
   return sentence === null && place?.model === model ? place : record[model][sentence ?? 0];
 }
 
@@ -33,7 +33,7 @@ function numbers(state) {
 /* The picture */
 
 /* Every head as a button with a map of its weights: a row for each token that looks. */
-function allHeads(x, y, pitch, state, { A, tokens }) {
+export function allHeads(x, y, pitch, state, { A, tokens }) {
   const n = tokens.length;
   const size = pitch - 2;
   const heads = A[0].length;
@@ -62,7 +62,7 @@ function allHeads(x, y, pitch, state, { A, tokens }) {
 }
 
 /* The sentence: the darker a token, the more of the weight of the framed one goes there. */
-function sentence(x, y, places, state, { tokens, token, row }) {
+export function sentence(x, y, places, state, { tokens, token, row }) {
   return tokens.map((piece, i) => {
     const [left, top] = [x + places[i].left, y + 29 * places[i].row];
     const own = i === token;
@@ -98,7 +98,7 @@ function openedMap(x, y, width, { tokens, own, token }) {
 }
 
 /* Where the numbers come from. */
-function origin({ model, sentence, place }) {
+export function origin({ model, sentence, place }) {
   if (sentence === null && place?.model === model) return model === "writer" ? "computed in this page" : "computed in this page, with weights in bytes";
   return model === "writer" || record.megabytes.encoder ? "recorded" : "recorded: its weights (90 MB) are not on this site";
 }
@@ -152,7 +152,7 @@ async function next(state) {
 const now = ({ loaded, model }, how) => ({ loaded: { ...loaded, [model]: how } });
 const isReady = ({ loaded, model }) => loaded[model] === "ready";
 
-function loader(name) {
+export function loader(name) {
   const able = ({ loaded }) => loaded[name] !== "asked";
   const when = ({ model, loaded }) => model === name && loaded[name] !== "ready";
   return { kind: "button", label: `Load the ${name} to read your own sentence (${record.megabytes[name]} MB)`, change: (state) => now(state, "asked"), able, when };

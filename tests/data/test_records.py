@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from attnbook.data import record_path, records
+from attnbook.data import measured_on, record_path, records
 
 
 def test_a_record_of_the_checkout():
@@ -23,3 +23,17 @@ def test_an_unknown_record_names_all(name):
     message = r"^name must be one of ablations\.cpu\.json, .*writer\.cpu\.json, .*, got "
     with pytest.raises(ValueError, match=message):
         record_path(name)
+
+
+def test_where_a_record_was_measured():
+    record = json.loads(record_path("writer.cpu.json").read_text("utf8"))
+    place = record["provenance"]
+    place["settings"] = {}
+    first, second, third = measured_on(record).splitlines()
+    assert place["device"]["name"] in first
+    assert place["date"][:10] in first
+    assert all(blas["core_type"] in second for blas in place["blas"])
+    assert third == "settings: none"
+    place["settings"] = {"OMP_NUM_THREADS": "1", "OPENBLAS_CORETYPE": "Haswell"}
+    expected = "settings: OMP_NUM_THREADS=1, OPENBLAS_CORETYPE=Haswell"
+    assert measured_on(record).splitlines()[2] == expected

@@ -135,6 +135,24 @@ def apart(rank):
     }
 
 
+def messages():
+    """Return the bytes of what each call gathers, and its output, if it compares and if not."""
+    x, found = torch.ones(2, 4, 3), {}
+    gather = Processes.gather
+    for name, call in (("ring", ring_attention), ("decode", decode_attention)):
+        for compare in (True, False):
+            sizes = []
+
+            def noted(ours, x, what, sizes=sizes):
+                sizes.append(x.nbytes)
+                return gather(ours, x, what)
+
+            with mock.patch.object(Processes, "gather", noted):
+                output = call(x, x, x, compare=compare)
+            found[name, compare] = sizes, plain(output)
+    return found
+
+
 def own_scale(rank, size):
     """Return output and gradients where each process has a scale, and those of one process."""
     rng = np.random.default_rng(5)
@@ -198,7 +216,7 @@ def main(job, rank, size, folder):
         found |= {"ring": ring(rank, size, ring_cases.RING), "decode": decode(rank, size)}
         found |= {"sketch": sketch(rank, size), "errors": errors(rank, size)}
         found |= {"apart": apart(rank), "own scale": own_scale(rank, size)}
-        found["references"] = references()
+        found |= {"messages": messages(), "references": references()}
     else:
         pair = dist.new_group([1, 3])
         if rank in (1, 3):

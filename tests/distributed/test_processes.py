@@ -2,9 +2,16 @@
 
 import re
 import signal
+from datetime import timedelta
+from unittest import mock
 
+import numpy as np
 import pytest
 import ring_cases
+import torch
+import torch.distributed as dist
+
+from attnbook.distributed.processes import Processes
 
 SAME = "all ranks must have "
 
@@ -96,6 +103,41 @@ def test_the_longest_timeout_is_one(equal):
 
 def test_a_hash_in_arrays_of_another_library_is_the_same(equal):
     assert [of_rank["apart"]["library"] for of_rank in equal] == [("nothing", "")] * 3
+
+
+def test_a_call_that_has_been_compared_sends_no_comparison(equal):
+    state = 4 * 2 * 4 * (3 + 2)  # float32: 2 heads of 4 queries, values of width 3, two sums
+    own = {"ring": [], "decode": [state]}
+    for of_rank in equal:
+        found = of_rank["messages"]
+        for name, gathered in own.items():
+            assert found[name, True][0] == [512, *gathered]
+            assert found[name, False][0] == gathered
+            np.testing.assert_array_equal(found[name, True][1], found[name, False][1])
+
+
+@pytest.mark.parametrize(
+    ("backends", "on", "expected"),
+    [
+        ("cpu:gloo", "cuda:1", "cpu"),
+        ("cpu:gloo,cuda:nccl", "cuda:1", "cpu"),  # no wait for the GPU
+        ("cuda:nccl", "cuda:1", "cuda:1"),
+        ("cuda:nccl", "cpu", "cuda:3"),  # which it refuses later: it is on the current one
+    ],
+)
+def test_a_message_lies_where_the_group_can_pass_it(monkeypatch, backends, on, expected):
+    monkeypatch.setattr(dist, "get_backend_config", lambda group: backends)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    x = mock.Mock(spec=torch.Tensor, device=torch.device(on), is_cuda=on.startswith("cuda"))
+    processes = Processes(object(), 0, 1, timedelta(seconds=1))
+    assert processes.device_for(x) == torch.device(expected)
+
+
+@pytest.mark.parametrize(("on", "limits"), [("cpu", [timedelta(seconds=1)]), ("cuda:1", [])])
+def test_the_device_of_a_message_says_who_waits(on, limits):
+    work = mock.Mock()
+    Processes(object(), 0, 1, timedelta(seconds=1)).wait(work, "to wait", torch.device(on))
+    work.wait.assert_called_once_with(*limits)
 
 
 def test_there_is_no_gradient_of_second_order(equal):

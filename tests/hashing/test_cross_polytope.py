@@ -48,6 +48,31 @@ def test_codes_are_the_corners_of_a_loop(library, d):
             assert signatures[i, t] == wanted
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("d", "n_projections"), [(1, 3), (5, 2), (16, 1), (37, 3)])
+def test_compiled_codes_are_those_of_the_reference_to_the_last_bit(d, n_projections, dtype):
+    compiled = pytest.importorskip("attnbook.hashing.numba_signatures")
+    hash = CrossPolytopeHash.init(7, d, 3, n_projections).to(dtype=dtype)
+    rng = np.random.default_rng(0)
+    with_ties = rng.integers(-1, 2, size=(61, d))  # many corners are equally close
+    for x in (rng.standard_normal((61, d)).astype(dtype), with_ties.astype(dtype)):
+        found = compiled.signatures(hash, x)
+        np.testing.assert_array_equal(found, hash.signatures(x))
+        np.testing.assert_array_equal(compiled.signatures(hash, x[:3]), found[:3])
+        for n_probes in (2, 7) if d > 1 else (2,):
+            probes = compiled.probes(hash, x, n_probes)
+            np.testing.assert_array_equal(probes, hash.probes(x, n_probes))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_compiled_codes_refuse_what_is_not_finite(bad):
+    compiled = pytest.importorskip("attnbook.hashing.numba_signatures")
+    x = np.ones((19, 5))
+    x[18, 4] = bad
+    with pytest.raises(ValueError, match="x must be finite"):
+        compiled.signatures(CrossPolytopeHash.init(0, 5), x)
+
+
 def test_only_the_direction_counts_and_opposites_are_opposite():
     hash = CrossPolytopeHash.init(0, 60, 4)
     x = np.random.default_rng(1).standard_normal((31, 60))

@@ -149,7 +149,7 @@ def test_compiled_signatures_refuse_other_hashes_and_shapes():
     pytest.importorskip("numba")
     from attnbook.hashing.numba_signatures import signatures
 
-    with pytest.raises(TypeError, match="hash must be a SimHash or StableHash, got str"):
+    with pytest.raises(TypeError, match=r"hash must be one of SimHash, .* got str"):
         signatures("simhash", np.ones((3, 5)))
     for shape in ((3, 8), (5,)):
         with pytest.raises(ValueError, match=r"x must have shape \(n, 7\) .* got \("):

@@ -13,13 +13,34 @@ from attnbook.sketch.bucket_index import BucketIndex
 
 
 def test_the_plan_of_the_sources():
-    chosen = plan()
+    chosen = plan(n_projections=1)
     assert chosen == Plan(1_000_000, 0.01, 0.5, 5, 1, 1.0, 0.75)
     assert chosen.n_tables == math.ceil(math.log(1 / chosen.delta))
     assert chosen.n_slots == 4_000_000
     assert chosen.width == 2 * chosen.d_avg
     assert chosen.miss_probability(0.5) == pytest.approx(0.00907, abs=5e-6)
     assert chosen.retrieval_probability(0.5) == pytest.approx(1 - 0.00907, abs=5e-6)
+
+
+def test_a_plan_without_a_sample_says_how_many_far_keys_it_reads():
+    with pytest.warns(UserWarning, match="Give sample, some hundred of the keys") as told:
+        chosen = plan(10_000)
+    assert chosen == plan(10_000, n_projections=1)  # which is silent
+    assert told[0].filename == __file__
+    read = int(
+        re.search(r"distance 10 from .* reads ([\d,]+) of", str(told[0].message))[1].replace(
+            ",", ""
+        )
+    )
+    rng = np.random.default_rng(0)
+    key = rng.standard_normal((10_000, 30))
+    key *= 10 / np.linalg.norm(key, axis=1, keepdims=True)
+    counts = []
+    for seed in range(30):
+        hash = chosen.hash(seed, 30)
+        met = hash.signatures(key) == hash.signatures(np.zeros((1, 30)))
+        counts.append(met.any(1).sum())
+    assert read == pytest.approx(np.mean(counts), abs=5 * np.std(counts) / math.sqrt(30))
 
 
 @given(
@@ -42,15 +63,15 @@ def test_every_plan_keeps_its_promise_with_the_least_width(delta, d_avg, n_table
 
 
 def test_a_single_table_keeps_a_promise_near_the_precision_of_floats():
-    chosen = plan(100, 1e-14, n_tables=1)
+    chosen = plan(100, 1e-14, n_tables=1, n_projections=1)
     missed = math.sqrt(2 / math.pi) * chosen.d_avg / chosen.width  # 1 - P for near vectors
     assert missed <= 1.1e-14
 
 
 def test_the_sources_width_gives_way_where_it_breaks_the_promise():
     assert 0.3905**7 > 0.001
-    assert plan(delta=0.001, n_tables=7).width > 1.0
-    assert plan(delta=0.001, n_tables=8).width == 1.0
+    assert plan(delta=0.001, n_tables=7, n_projections=1).width > 1.0
+    assert plan(delta=0.001, n_tables=8, n_projections=1).width == 1.0
 
 
 @pytest.mark.parametrize("n_projections", [1, 2, 32])
@@ -108,21 +129,23 @@ def test_other_rows_are_the_queries_by_default():
 def test_chances_have_the_dtype_of_the_distances():
     distance = np.array([0.5, 2.0], dtype=np.float32)
     for n_probes in (1, 3):
-        assert plan(n_probes=n_probes).miss_probability(distance).dtype == np.float32
+        assert (
+            plan(n_projections=1, n_probes=n_probes).miss_probability(distance).dtype == np.float32
+        )
 
 
 def test_a_choice_has_the_least_expected_work():
     sample = np.random.default_rng(0).standard_normal((60, 64))
-    chosen = plan(n_projections=None, sample=sample)
+    chosen = plan(sample=sample)
     assert chosen.n_tables == 5
     assert 8 < chosen.n_projections <= 32
     few = [plan(n_projections=k).expected_candidates(sample) for k in (1, 4)]
     assert chosen.expected_candidates(sample) < min(few) / 20
-    both = plan(n_tables=None, n_projections=None, sample=sample)
+    both = plan(n_tables=None, sample=sample)
     assert both.miss_probability(0.5) <= 0.01 + 1e-9
     # near vectors alone leave nothing to choose by, and one table of one projection is least
     close = 1e-3 * sample
-    assert plan(10, n_tables=None, n_projections=None, sample=close).n_projections == 1
+    assert plan(10, n_tables=None, sample=close).n_projections == 1
 
 
 def test_a_plan_shows_what_it_weighed():
@@ -143,7 +166,7 @@ def test_a_plan_shows_what_it_weighed():
     assert len(lines) == 4
     assert lines[1].split()[0] == str(chosen.n_tables)
     assert plan(n_tables=3, sample=sample).predicted.total > 0
-    assert plan().considered == ()
+    assert plan(n_projections=1).considered == ()
 
 
 def test_costs_change_the_choice():
@@ -170,7 +193,7 @@ def test_probes_are_among_the_choices():
 )
 def test_numbers_of_projections_that_are_weighed(n_probes, step):
     sample = np.random.default_rng(0).standard_normal((10, 4))
-    chosen = plan(n_projections=None, n_probes=n_probes, sample=sample)
+    chosen = plan(n_probes=n_probes, sample=sample)
     assert {p.n_projections for p in chosen.considered} == set(range(step, 33, step))
 
 
@@ -180,12 +203,12 @@ def test_memory_may_be_limited():
     tight = plan(10**6, n_tables=None, n_projections=16, sample=sample, max_bytes=80e6)
     assert tight.memory_bytes <= 80e6 < free.memory_bytes
     with pytest.raises(ValueError, match="max_bytes must allow one plan at least, got 1000"):
-        plan(10**6, max_bytes=1000)
+        plan(10**6, n_projections=1, max_bytes=1000)
 
 
 def test_a_plan_for_more_than_int32_rows_can_be_made():
-    assert plan(5 * 10**9).n_slots == 2 * 10**10
-    assert plan(5 * 10**9).memory_bytes > 10**11
+    assert plan(5 * 10**9, n_projections=1).n_slots == 2 * 10**10
+    assert plan(5 * 10**9, n_projections=1).memory_bytes > 10**11
 
 
 def test_samples_of_other_libraries():
@@ -213,7 +236,11 @@ GOOD = np.ones((3, 2))
         ({"n_tables": None}, ValueError, "sample must be given where n_tables, n_projections or"),
         ({"n_probes": None}, ValueError, "sample must be given where n_tables, n_projections or"),
         ({"n_probes": 0}, ValueError, "n_probes must be at least 1, got 0"),
-        ({"n_probes": 4}, ValueError, "n_probes must be at most 3**n_projections, got 4"),
+        (
+            {"n_projections": 1, "n_probes": 4},
+            ValueError,
+            "n_probes must be at most 3**n_projections, got 4",
+        ),
         ({"costs": (1, 2, 3)}, TypeError, "costs must be Costs, got tuple"),
         ({"n_tables": None, "sample": GOOD[:1]}, ValueError, "sample must have shape (s, d) with"),
         ({"n_tables": None, "sample": GOOD[0]}, ValueError, "sample must have shape (s, d) with"),

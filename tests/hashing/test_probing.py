@@ -5,7 +5,15 @@ import itertools
 import numpy as np
 import pytest
 
-from attnbook.hashing import CrossPolytopeHash, LiftedHash, SimHash, StableHash, lift_queries, plan
+from attnbook.hashing import (
+    CrossPolytopeHash,
+    LearnedCells,
+    LiftedHash,
+    SimHash,
+    StableHash,
+    lift_queries,
+    plan,
+)
 from attnbook.hashing.probe_chance import chance_of_probes
 from attnbook.hashing.probing import cheapest
 
@@ -32,6 +40,7 @@ def hashes(n_projections=3):
         SimHash.init(1, 5, 2, n_projections),
         StableHash.init(1, 5, 1.3, 2, n_projections),
         CrossPolytopeHash.init(1, 5, 2, n_projections),
+        LearnedCells(np.random.default_rng(1).standard_normal((2, 8 * n_projections, 5))),
     ]
 
 
@@ -94,7 +103,7 @@ def test_lifted_probes_are_those_of_the_lifted_query():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("n_probes", [1, 2, 7, 20])
-@pytest.mark.parametrize("kind", [0, 1])
+@pytest.mark.parametrize("kind", [0, 1, 3])
 def test_compiled_probes_are_those_of_the_reference(kind, n_probes, dtype):
     numba_signatures = pytest.importorskip("attnbook.hashing.numba_signatures")
     hash = hashes(7)[kind]

@@ -1,7 +1,7 @@
 """The machine code of Triton kernels, compiled for a Hopper GPU and read without one.
 
 PTX does not tell what a GPU will do: only the last step, by `ptxas`, gives out registers, keeps in
-memory what does not fit ("spills"), and decides whether a product on the matrix units (HGMMA) runs
+memory what does not fit ("spills"), and decides whether a product on the Tensor Cores (HGMMA) runs
 beside other work or is waited for at once (WARPGROUP.DEPBAR behind each). So these are read from
 the binary, by the programs that the wheel of Triton has beside its compiler.
 """
@@ -61,7 +61,7 @@ class MachineCode:
 
     @property
     def products(self):
-        """How many products the matrix units of Hopper do."""
+        """How many products the Tensor Cores of Hopper do."""
         return self.count("HGMMA")
 
     @property

@@ -92,6 +92,19 @@ def test_keys_in_many_chunks(way):
     check(way, *inputs, mask, None, 0.3, False)
 
 
+@ways_here
+@pytest.mark.parametrize("n_q", [2, 19])
+def test_a_head_has_the_same_bits_in_a_batch_of_any_size(way, n_q, monkeypatch):
+    # so many keys that a head alone is cut in chunks
+    monkeypatch.setattr(panels, "LEAST", 16)
+    batch = some(n_q, 151, heads=(67,), key_heads=(67,))
+    whole = run(way, *batch, None, None, 0.3, False)
+    for size in (1, 13):
+        part = run(way, *(x[:size] for x in batch), None, None, 0.3, False)
+        for got, wanted in zip(part, whole, strict=True):
+            np.testing.assert_array_equal(got, wanted[:size])
+
+
 @every_way
 def test_extreme_scores(way):
     n_q, n_k = LONG[way]

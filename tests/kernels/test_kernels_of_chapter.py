@@ -33,15 +33,20 @@ def chapter(tmp_path_factory):
     return space
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("dtype", "t"), [(torch.float32, 16), (torch.bfloat16, 64)])
 @pytest.mark.parametrize("name", ["causal_kernel", "skipping_kernel", "grouped_kernel"])
-def test_it_compiles_for_a_gpu(chapter, name, dtype, monkeypatch):
+def test_it_compiles_for_a_gpu(chapter, name, dtype, t, monkeypatch):
+    """In half precision to the Tensor Cores of Hopper, and heads may lie beyond 2³¹ numbers."""
     monkeypatch.setattr(triton.runtime.driver, "_active", Hopper())
     arrays = [torch.empty((4, 75, 32), dtype=dtype) for _ in range(4)]
     numbers = (75, 0.25, 2) if name == "grouped_kernel" else (75, 0.25)
-    kernel = chapter[name].warmup(*arrays, *numbers, D=32, T=16, grid=(5, 4))
+    kernel = chapter[name].warmup(*arrays, *numbers, D=32, T=t, grid=(5, 4))
     assert len(kernel.asm["cubin"]) > 1000
-    assert ("mma.sync" in kernel.asm["ptx"]) == (dtype == torch.bfloat16)
+    assert ("wgmma" in kernel.asm["ptx"]) == (dtype == torch.bfloat16)
+    (head,) = re.findall(r"(%\w+) = tt.get_program_id y", kernel.asm["ttir"])
+    uses = re.findall(rf"= .*{head}\b.*", kernel.asm["ttir"])
+    assert len(uses) == 1
+    assert f"arith.extsi {head} : i32 to i64" in uses[0]
 
 
 def test_every_kernel_of_the_chapter_is_here(chapter):

@@ -1,7 +1,7 @@
 """The Triton rung: interpreted on the CPU, compiled for the H200 without one, run where there is.
 
 The interpreter runs every case of triton_cases.py in one process of its own. What it cannot show
-is that the compiler takes the kernels and uses the matrix units: they are compiled here for the
+is that the compiler takes the kernels and uses the Tensor Cores: they are compiled here for the
 compute capability 9.0, which needs no GPU. `pytest -m gpu` runs the same cases on a GPU, with the
 tiles that are used there.
 """
@@ -89,7 +89,7 @@ def check_code(code, kind):
     assert code.kernel.metadata.global_scratch_size == 0
     assert "sm_90a" in code.kernel.asm["ptx"]
     if kind is not None:
-        assert "cp.async.bulk.tensor" in code.kernel.asm["ptx"]  # the copy engine loads the tiles
+        assert "cp.async.bulk.tensor" in code.kernel.asm["ptx"]  # the TMA loads the tiles
         assert code.count("UTMALDG")
         assert "tensormap.replace" not in code.kernel.asm["ptx"]
         if kind.D_K <= 128:  # wider, those of the keys leave no room for more than one

@@ -19,7 +19,7 @@ from attnbook.hashing.robin_hood import (
     home_slot,
     slots_for,
 )
-from attnbook.sketch import bucket_index, bucket_tables
+from attnbook.sketch import bucket_index, bucket_tables, sorted_index
 from attnbook.sketch import index as index_module
 from attnbook.sketch.bucket_index import BucketIndex
 from attnbook.sketch.bucket_tables import LOAD_FACTOR, LOW, bits_for, scrambled, unscrambled
@@ -139,7 +139,8 @@ def change(kind, index, model, operation, amount, rng):
 def test_any_sequence_of_changes_matches_a_dict(kind, merged_from, operations, shape, seed):
     """The shape is the number of tables, or it and how many buckets of each a query asks for."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bucket_index, "MERGED_FROM", merged_from)
+        for module in (bucket_index, sorted_index):
+            patch.setattr(module, "MERGED_FROM", merged_from)
         rng = np.random.default_rng(seed)
         index, model = kind.make(shape[0]), Model()
         queries = rng.integers(-4, 4, size=(5, *shape))
@@ -263,6 +264,28 @@ def test_signatures_may_be_read_only_or_strided(kind):
         index.add(kind.to(given_))
         rows = kind.host(index.lookup(kind.to(given_))[0])
         assert rows.tolist() == [[[i]] * 4 for i in range(3)]
+
+
+def test_one_more_row_does_not_sort_the_others(monkeypatch):
+    sizes, sort = [], sorted_index.buckets_of
+
+    def counted(signatures):
+        sizes.append(len(signatures))
+        return sort(signatures)
+
+    monkeypatch.setattr(sorted_index, "buckets_of", counted)
+    index, query = SortedIndex(2), np.zeros((1, 2), dtype=np.int64)
+    rng = np.random.default_rng(0)
+    for n, expected in ((8001, [8001] * 2), (1, [1] * 2), (1, [2] * 2), (1999, [10002] * 2)):
+        index.add(rng.integers(9, size=(n, 2)))
+        index.lookup(query)
+        index.lookup(query)
+        assert sizes == expected
+        sizes.clear()
+    index.add(query)
+    index.remove([3, 9000])
+    assert 10_002 in index.lookup(query)[0]
+    assert sizes == [1, 1]
 
 
 def test_removed_rows_leave_the_tables(monkeypatch):

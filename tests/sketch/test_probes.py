@@ -4,13 +4,22 @@ import numpy as np
 import pytest
 from slow_sketch import buckets, mix, union
 
-from attnbook.hashing import CrossPolytopeHash, GivenHash, LiftedHash, SimHash, StableHash
+from attnbook.hashing import (
+    CrossPolytopeHash,
+    GivenHash,
+    LearnedCells,
+    LiftedHash,
+    SimHash,
+    StableHash,
+)
 from attnbook.sketch import SketchAttention, sketch_attention
 
 HASHES = {
     "planes": SimHash.init(1, 5, 2, 4),
     "intervals": StableHash.init(1, 5, 1.7, 2, 3),
     "corners": CrossPolytopeHash.init(1, 5, 2, 1),
+    "cells": LearnedCells(np.random.default_rng(3).standard_normal((1, 13, 5))),
+    "two tables of cells": LearnedCells(np.random.default_rng(4).standard_normal((2, 13, 5))),
     "lifted": LiftedHash(SimHash.init(1, 6, 2, 4), 9.0),
 }
 

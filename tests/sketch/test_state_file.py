@@ -9,7 +9,7 @@ import pytest
 
 import attnbook
 from attnbook.arrays import tensor_file
-from attnbook.sketch import GivenHash, LiftedHash, SimHash, StableHash
+from attnbook.sketch import GivenHash, LearnedCells, LiftedHash, SimHash, StableHash
 from attnbook.sketch.attention import SketchAttention
 from attnbook.sketch.state_file import FORMER, SETTINGS
 
@@ -20,6 +20,7 @@ KEY, VALUE, QUERY = RNG.normal(size=(211, 7)), RNG.normal(size=(211, 3)), RNG.no
 HASHES = {
     "simhash": SimHash.init(1, 7, n_tables=3, n_projections=4),
     "stable": StableHash.init(2, 7, 4.0, n_tables=2, n_projections=3),
+    "cells": LearnedCells.fit(4, KEY, 11, n_tables=2),
     "lifted": LiftedHash(SimHash.init(3, 8, n_tables=3, n_projections=3), 10.0),
 }
 

@@ -92,7 +92,7 @@ def test_fit_equals_sums_over_the_keys(library, dtype, n_cells):
 def test_keys_are_read_in_parts(monkeypatch):
     key, value, cells = draw(1, 29, n_cells=3)
     whole = Moments.fit(key, value, 3, cells)
-    monkeypatch.setattr("attnbook.sketch.k_means.ROWS", 7)
+    monkeypatch.setattr("attnbook.hashing.k_means.ROWS", 7)
     parts = Moments.fit(key, value, 3, cells)
     for name in FIELDS:
         np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-12)

@@ -18,7 +18,7 @@ from attnbook.check.shared.masks_of_scores import MASK_MISTAKES
 from attnbook.check.shared.scores import SCORE_MISTAKES, dot_products
 
 TILE = 16
-"""Queries and keys in a tile: the fewest that the matrix units of a GPU take."""
+"""Queries and keys in a tile: the fewest that the Tensor Cores of a GPU take."""
 
 
 def tiles_from_steps(s: Any, query, key, value):

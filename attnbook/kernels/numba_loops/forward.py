@@ -8,7 +8,9 @@ Where there are few panels the keys are split in chunks, each with a maximum, a 
 sums of its own, and these are merged in the order of the keys.
 
 Threads take pieces of work from a counter, one after the other. Which thread takes which changes no
-bit: a piece is computed by one, in one order, and how many pieces there are depends on sizes alone.
+bit: a piece is computed by one, in one order, and into how many chunks the keys are cut depends on
+the queries and keys of a key head alone. So a text has the same bits in a batch of any size, unless
+the texts of a batch share their keys.
 """
 
 import math
@@ -48,10 +50,10 @@ FEW = 8
 """Queries of a key head for which the memory is slower than the loops without tiles."""
 
 ENOUGH = 16
-"""Pieces of work that keep several cores busy: fewer panels than these are split by keys."""
+"""Pieces of work that keep several cores busy: a head of fewer panels is split by keys."""
 
 PIECES, LEAST = 64, 1024
-"""Chunks of keys that keep many cores busy, and keys of a chunk that are worth its merging."""
+"""Most chunks of keys of a head, and keys of a chunk that are worth its merging."""
 
 
 def forward(
@@ -84,11 +86,9 @@ def forward(
 
 
 def _by_panels(tile, work, n_threads):
-    _, n_heads, n_groups = work.starts.shape
-    n_rows = n_groups * work.n_q
+    n_rows = work.starts.shape[2] * work.n_q
     width = min(WIDTH, -(-n_rows // 16) * 16) if tile is None else tile.width
-    n_panels = n_heads * -(-n_rows // width)
-    n_chunks = max(1, min(work.n_k // LEAST, ENOUGH // n_panels))
+    n_chunks = max(1, min(work.n_k // LEAST, ENOUGH // -(-n_rows // width)))
     partial = _partial(work, n_chunks if n_chunks > 1 else 0)
     sizes = (width, KEYS if tile is None else TILE_KEYS, n_chunks)
 
@@ -107,7 +107,7 @@ def _by_panels(tile, work, n_threads):
 
 
 def _without_tiles(tile, work, n_threads):
-    n_chunks = max(1, min(work.n_k // LEAST, PIECES // work.starts.shape[1]))
+    n_chunks = max(1, min(work.n_k // LEAST, PIECES))
     partial = _partial(work, n_chunks)
     share(lambda counter: attend_few(work, n_chunks, counter, partial), n_threads)
     return _merged(work, partial)

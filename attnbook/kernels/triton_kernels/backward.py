@@ -1,4 +1,4 @@
-"""The backward pass on the matrix units: the weights made again, a tile at a time.
+"""The backward pass on the Tensor Cores: the weights made again, a tile at a time.
 
 The forward pass left log Σ exp(score) of every row, so a weight is one exponential of its score.
 With M = (G ⊙ O)·1, one number a row, and W the weights, the gradient of the scores is
@@ -11,6 +11,9 @@ for sm_90 by Triton 3.7, a thread of the two kernels runs 18.3 instructions a sc
 numbers, and of the one 13.5, which besides adds 4,096 numbers to memory for every tile. For rows of
 128 it is 20.1 against 18.7, but all 255 registers are full and 116 instructions move others to
 memory and back; in tiles of half as many queries, where they fit, it is 24.8.
+
+The gradient of the scores is rounded to the dtype of the arrays before the products that take it,
+as in FlashAttention-2. In float16 it is infinite beyond 65,504, which a large loss scale reaches.
 
 Dao (2023), "FlashAttention-2: faster attention with better parallelism and work partitioning".
 """

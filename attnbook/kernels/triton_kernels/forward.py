@@ -1,4 +1,4 @@
-"""The forward pass on the matrix units: a tile of queries a program, the running softmax inside.
+"""The forward pass on the Tensor Cores: a tile of queries a program, the running softmax inside.
 
 Each program holds BLOCK_Q queries on the chip and walks over the keys, BLOCK_K at a time: a
 product of matrices for the scores, the running softmax, a product with the values. The scores
@@ -58,7 +58,7 @@ def tile_of(rows, head, start, BLOCK: tl.constexpr, D: tl.constexpr):
 def factor(tile, rows, head, start, BLOCK: tl.constexpr, D: tl.constexpr):
     """Return a tile as a factor of a product: itself, or, of float32, loaded once more.
 
-    Without the matrix units the factors of a product lie in registers, which do not hold a tile
+    Without the Tensor Cores the factors of a product lie in registers, which do not hold a tile
     from one product to the next. Program 0 is the only one along axis 1, which the compiler does
     not know: it would see that the tile is loaded twice.
     """

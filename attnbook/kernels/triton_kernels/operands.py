@@ -1,6 +1,6 @@
 """Arrays as the Triton kernels read them: three leading axes, rows that start at 16 bytes.
 
-The copy engine of a Hopper GPU loads a tile from a description of its array: where it begins, its
+The TMA of a Hopper GPU loads a tile from a description of its array: where it begins, its
 sizes and its strides, (A, B, G, n, d), which are all the axes that such a description can have. It
 is made here, on the host, once a call. How the arrays of a call lie is found once for all calls
 that lie so: `layout_of` keeps what it finds.
@@ -18,7 +18,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from attnbook.arrays.array import broadcast_shapes
 
 ROW_BYTES = 16
-"""The copy engine of the GPU loads tiles whose rows start at multiples of this."""
+"""The TMA loads tiles whose rows start at multiples of this."""
 
 VECTOR = 16
 """Masks and biases are loaded by so many elements."""
@@ -63,7 +63,7 @@ class Layout:
 
     sizes: Sizes
     strides: tuple[Any, ...]  # of query, key, value, mask and bias, five of each
-    rows: tuple[Any, ...]  # of query, key and value: shape and strides for the copy engine
+    rows: tuple[Any, ...]  # of query, key and value: shape and strides for the TMA
     leading: tuple[int, ...]  # of the output, as the caller sees it
     shared_axes: tuple[int, ...]  # those of `leading` that make up G, if shared
 
@@ -237,7 +237,7 @@ def layout_of(query, key, value, mask, bias, element_size):
 
 
 def described_rows(leading, end, strides):
-    """Return shape and strides of rows, (A, B, G, n, d), as the copy engine reads them.
+    """Return shape and strides of rows, (A, B, G, n, d), as the TMA reads them.
 
     An axis that the array lacks, of stride 0, has one element: the kernels stay on it. Its stride,
     which nothing reads, is one that the engine takes, as is that of the rows where there is one.

@@ -3,6 +3,9 @@
 `tiles_to_visit` reads a mask once and lists, for each tile of queries, first the tiles of keys
 that are visible as a whole, which need no masking, then those that are visible in part. Hidden
 tiles are on no list. The masks of a causal call are joined with the causal order.
+
+The tables of sizes are for sm_90, NVIDIA's Hopper, alone. For other GPUs the same tiles compile,
+but some kernels need more registers than there are, and keep numbers in memory, which is slow.
 """
 
 from functools import lru_cache
@@ -46,7 +49,7 @@ OF_KEYS_SHARED, OF_KEYS_CROWDED = Tile(64, 128, 8, 2, apart=False), Tile(32, 128
 OF_QUERIES = Tile(128, 64, 8, 2, 128), Tile(128, 64, 8, 2), Tile(64, 32, 8, 2)
 DECODE = Tile(0, 128, 4, 4), Tile(0, 64, 4, 4), Tile(0, 32, 4, 4, 255)
 """`block_q` of decoding is as many queries as there are."""
-# float32 is multiplied without the matrix units: both factors of a product lie in registers. Told
+# float32 is multiplied without the Tensor Cores: both factors of a product lie in registers. Told
 # how many it may take, the compiler takes them; else it would rather keep some in memory.
 FORWARD_SINGLE = (
     *(Tile(16, 32, 4, 1, 168, apart=False),) * 2,

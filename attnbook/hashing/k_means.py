@@ -6,7 +6,8 @@ from attnbook.arrays.array import array_namespace
 from attnbook.arrays.empty_rows import or_one
 from attnbook.arrays.lengths import placed
 
-ROWS = 65536  # keys are read in parts of this size, which bounds the scratch
+ROWS = 65536  # keys are read in parts of at most this size, which bounds the scratch
+NUMBERS = 2**24  # at most so many products with means at once
 LLOYD_STEPS, SAMPLE_PER_CELL = 5, 64
 
 
@@ -15,14 +16,13 @@ def sums(key, value, cells, n_cells):
     xp = array_namespace(key)
     device = array_api_compat.device(key)
     n, d_k = key.shape
-    parts = [slice(i, min(i + ROWS, n)) for i in range(0, n, ROWS)]
     if cells is None:
         cells = xp.zeros(n, dtype=xp.int64, device=device)
     numbers = xp.arange(n_cells, dtype=cells.dtype, device=device)
     counts = xp.zeros(n_cells, dtype=key.dtype, device=device)
     means = xp.zeros((n_cells, d_k), dtype=key.dtype, device=device)
     value_means = xp.zeros((n_cells, value.shape[1]), dtype=key.dtype, device=device)
-    for part in parts:
+    for part in parts(n, n_cells):
         member = _members(cells[part], numbers, key.dtype)
         counts = counts + xp.sum(member, axis=-1)
         means = means + xp.matmul(member, key[part, :])
@@ -31,7 +31,7 @@ def sums(key, value, cells, n_cells):
     traces = xp.zeros_like(counts)
     scatter = xp.zeros((d_k, d_k), dtype=key.dtype, device=device)
     cross = xp.zeros((d_k, value.shape[1]), dtype=key.dtype, device=device)
-    for part in parts:
+    for part in parts(n, n_cells):
         k = key[part, :] - xp.take(means, cells[part], axis=0)
         v = value[part, :] - xp.take(value_means, cells[part], axis=0)
         member = _members(cells[part], numbers, key.dtype)
@@ -47,8 +47,8 @@ def _members(cells, numbers, dtype):
     return xp.astype(column(numbers) == xp.expand_dims(cells, axis=0), dtype)
 
 
-def centres(key, n_cells, rng):
-    """Return the means that a few steps of Lloyd's algorithm find on a sample of the keys."""
+def centres(key, n_cells, rng, n_steps=LLOYD_STEPS):
+    """Return the means that some steps of Lloyd's algorithm find on a sample of the keys."""
     xp = array_namespace(key)
     n = key.shape[0]
     rows = rng.permutation(n)[: n_cells * SAMPLE_PER_CELL]
@@ -57,12 +57,20 @@ def centres(key, n_cells, rng):
     if n <= n_cells:
         return means
     numbers = xp.arange(n_cells, dtype=xp.int64, device=array_api_compat.device(key))
-    for _ in range(LLOYD_STEPS):
-        member = _members(nearest(sample, means), numbers, key.dtype)
-        counts = column(xp.sum(member, axis=-1))
-        new = xp.matmul(member, sample) / or_one(counts)
-        means = xp.where(counts > 0, new, means)
+    for _ in range(n_steps):
+        cells, counts, new = nearest(sample, means), 0, 0
+        for part in parts(sample.shape[0], n_cells):
+            member = _members(cells[part], numbers, key.dtype)
+            counts = counts + column(xp.sum(member, axis=-1))
+            new = new + xp.matmul(member, sample[part, :])
+        means = xp.where(counts > 0, new / or_one(counts), means)
     return means
+
+
+def parts(n, n_cells):
+    """Return slices of n rows, one at least, for products with `n_cells` means."""
+    step = max(1, min(ROWS, NUMBERS // n_cells))
+    return [slice(i, min(i + step, n)) for i in range(0, max(1, n), step)]
 
 
 def nearest(key, means, known=None):
@@ -72,10 +80,8 @@ def nearest(key, means, known=None):
     if known is not None:
         square = xp.where(known, square, xp.full_like(square, xp.inf))
     found = []
-    n = key.shape[0]
-    for i in range(0, max(1, n), ROWS):
-        part = key[i : min(i + ROWS, n), :]
-        near = xp.matmul(part, xp.matrix_transpose(means)) - square
+    for part in parts(key.shape[0], means.shape[0]):
+        near = xp.matmul(key[part, :], xp.matrix_transpose(means)) - square
         found.append(xp.astype(xp.argmax(near, axis=-1), xp.int64, copy=False))
     return xp.concat(found)
 
