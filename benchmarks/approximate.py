@@ -22,6 +22,7 @@ from benchmarks.tables import Tables
 
 DEVICES = ("cpu",)
 TRAINED = 4096  # tokens of the writer's training, at which all ways are compared
+SHOWN = (*CROSSING, "MagicPIG", "tables")  # whose heads the chapter shows
 UNTIMED = ("concentration", "estimators", "heads")  # any machine may measure them again
 
 ABOUT = {
@@ -50,7 +51,16 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
         ],
         "self_attention": lambda: approximate_speed.compared(case, chosen(), **about),
         "crossing": lambda: list(approximate_speed.crossing(chosen, **about)),
-        "heads": lambda: list(approximate_model.heads(case, chosen())),
+        "heads": lambda: list(
+            approximate_model.heads(
+                case,
+                [
+                    way
+                    for way in chosen()
+                    if way["method"] in SHOWN and way["target"] == max(TARGETS)
+                ],
+            )
+        ),
     }
     describe(tables)
     for name, part in parts.items():

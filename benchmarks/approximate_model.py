@@ -53,7 +53,7 @@ def heads(case: Case, ways: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     query, key, value = case.draw(TEST)
     rows = approximate_keys.checked_rows(case.n)
     expected = approximate_keys.exact(query, key, value, rows, True)
-    for way in different(ways):
+    for way in ways:
         method = BY_NAME[way["method"]]
         outputs = (
             method.run(query, key, value, way["set_to"], True, seed)
@@ -61,11 +61,3 @@ def heads(case: Case, ways: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         )
         errors = np.mean([approximate_keys.errors(o[:, rows], expected) for o in outputs], axis=0)
         yield way | {"error": errors.reshape(approximate_keys.LAYERS, -1).tolist()}
-
-
-def different(ways: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the ways whose settings differ, the first of each."""
-    found: dict[str, dict[str, Any]] = {}
-    for way in ways:
-        found.setdefault(repr((way["method"], way["set_to"])), way)
-    return list(found.values())
