@@ -67,7 +67,7 @@ def test_a_build_lasts_until_queries_can_be_answered(monkeypatch, data):
             super().merge()
 
     monkeypatch.setattr(search_rivals, "SketchAttention", Spy)
-    one = search_rivals.sketch(data.key, plan(701, 0.01, 0.5, 5, 1))
+    one = search_rivals.sketch(data.key, plan(701, 0.01, 0.5, n_projections=1))
     one.synchronize = lambda: told.append("wait")
     one.built()
     assert told == ["wait", "update", "merge", "wait"]
@@ -76,7 +76,7 @@ def test_a_build_lasts_until_queries_can_be_answered(monkeypatch, data):
 @needs_numba
 def test_a_gpu_answers_before_it_is_asked_again(data):
     told = []
-    one = search_rivals.sketch(data.key, plan(701, 0.01, 0.5, 5, 1))
+    one = search_rivals.sketch(data.key, plan(701, 0.01, 0.5, n_projections=1))
     one.ask = lambda built, query: told.append(len(query))
     one.synchronize = lambda: told.append("wait")
     one.built()

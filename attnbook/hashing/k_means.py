@@ -58,7 +58,8 @@ def centres(key, n_cells, rng, n_steps=LLOYD_STEPS):
         return means
     numbers = xp.arange(n_cells, dtype=xp.int64, device=array_api_compat.device(key))
     for _ in range(n_steps):
-        cells, counts, new = nearest(sample, means), 0, 0
+        cells = nearest(sample, means)
+        counts, new = xp.zeros_like(means[:, :1]), xp.zeros_like(means)
         for part in parts(sample.shape[0], n_cells):
             member = _members(cells[part], numbers, key.dtype)
             counts = counts + column(xp.sum(member, axis=-1))

@@ -30,8 +30,8 @@ class SketchAttention:
     ----------
     hash : SimHash, StableHash, LearnedCells, LiftedHash, GivenHash or your own
         Its `signatures` put keys and queries into the buckets of `n_tables` tables. A `plan` draws
-        one that keeps a promise. With one table of `LearnedCells` it is an inverted file. It is of the library of the keys; with impl ``"cupy"`` a `SimHash`
-        or `StableHash` may be of any.
+        one that keeps a promise, and one table of `LearnedCells` is an inverted file. It is of the
+        library of the keys; with impl ``"cupy"`` a `SimHash` or `StableHash` may be of any.
     estimator : str
         How weights come from what the tables return: ``"union"``, ``"importance"``,
         ``"duplicates"``, ``"per_table_mean"`` or ``"per_table_sum"``. The module `estimators` has a

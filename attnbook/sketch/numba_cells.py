@@ -83,7 +83,7 @@ def _score(query, i, key, keys, tables, before, scale, begins, stops, heads, g, 
     stop = before[i] if len(before) else np.int64(COUNT)
     all_count = tables.n_dead == 0 and len(before) == 0
     none = query.dtype.type(-np.inf)
-    at, count, top, best, place_of_best = 0, 0, none, np.int64(-1), np.int64(-1)
+    at, count, top, best, place_of_best = 0, 0, none, -1, -1
     for c in range(n_columns):
         end = stops[g, c]
         # what comes after this cell: the next one of this query, or the first of the next query
@@ -105,7 +105,7 @@ def _score(query, i, key, keys, tables, before, scale, begins, stops, heads, g, 
                     at += 1
                     continue
             if score > top:
-                top, place_of_best, best = score, place, np.int64(-1)
+                top, place_of_best, best = score, place, -1
             scores[at] = score
             at += 1
             count += 1

@@ -121,3 +121,10 @@ def test_what_is_refused():
     ):
         with pytest.raises(error, match=message):
             SketchAttention(hash, **options)
+
+
+@pytest.mark.parametrize("hash", [SimHash.init(0, 5, 2, 1), HASHES["cells"], HASHES["corners"]])
+def test_compiled_loops_refuse_more_probes_than_buckets(hash):
+    pytest.importorskip("numba")
+    with pytest.raises(ValueError, match=r"n_probes must be at most \d+, the buckets that"):
+        SketchAttention(hash, impl="numba", n_probes=17)

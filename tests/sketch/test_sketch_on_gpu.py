@@ -72,6 +72,12 @@ def index(to):
     return [index.live(), index.signatures(), *found]
 
 
+def cells(to):
+    """Return the centres that are learned, and the cells of vectors."""
+    hash = hashing.LearnedCells.fit(0, to(KEY), 5, 2)
+    return [hash.centres, hash.signatures(to(KEY)), hash.probes(to(QUERY), 3)]
+
+
 def moments(to):
     """Return the tail of a mixture after keys came and went."""
     fitted = sketch.Moments.fit(to(KEY[:40]), to(VALUE[:40]), n_cells=3)
@@ -107,6 +113,7 @@ CALLS = {
     "GivenHash": lambda to: [
         hashing.GivenHash(lambda x: x[:, 0] > 0, lambda x: x[:, 1] < 1).signatures(to(KEY))
     ],
+    "LearnedCells": cells,
     "LiftedHash": hashed(hashing.LiftedHash(StableHash.init(0, 6, 0.5, 3, 2), LONGEST)),
     "Moments": moments,
     "Plan": planned,
