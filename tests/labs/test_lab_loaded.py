@@ -67,6 +67,22 @@ def test_a_sentence_of_the_reader_has_the_heads_of_the_package(browser, server):
     figure.tab.close()
 
 
+def test_a_line_of_the_reader_has_the_guesses_of_the_package(browser, server):
+    figure = Figure(browser, server, "guesses", WIDE)
+    press(figure, LOAD)
+    words = "To-morrow, and well-"
+    figure.box.get_by_label("Your own sentence").fill(words)
+    figure.changed_by(figure.part("token-1").click)  # the first hyphen
+    texts = figure.box.locator("svg:visible text").all_text_contents()
+    shown = texts[texts.index("What comes next") :]
+    model = writer()
+    logits = model.logits(words)[1].astype(float)
+    p = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
+    for i in np.argsort(-p)[:3]:
+        assert shown[shown.index(model.tokenizer.decode([i])) + 1] == f"{100 * p[i]:.2g}\xa0%"
+    figure.tab.close()
+
+
 @pytest.mark.weekly
 def test_a_sentence_encoder_of_the_site_reads_a_sentence(browser, server, monkeypatch):
     """As ATTNBOOK_LABS_ENCODER=1 builds the site, with a small encoder of random numbers."""

@@ -103,7 +103,7 @@ class Figure:
         """Use a control by the keyboard."""
         kind = inputs[0].get_attribute("type")
         if kind == "radio":
-            chosen = next(one for one in inputs if one.is_checked())
+            chosen = next((one for one in inputs if one.is_checked()), inputs[0])
             chosen.press("ArrowRight")
         elif kind == "range":
             value = inputs[0].input_value()
