@@ -1,7 +1,8 @@
 """The ceilings of the machine: how fast it multiplies, copies, reads and exponentiates.
 
-Each is measured by the fastest simple loop that is known for it, so each is a lower bound of what
-the hardware could do, and an upper bound of what attention can.
+Each is measured by the fastest simple loop that is known for it, in its fastest round, since other
+work on the machine only slows it. So each is a lower bound of what the hardware could do, and an
+upper bound of what attention can.
 """
 
 import importlib.util
@@ -50,7 +51,7 @@ def ceilings(
     for i, one in enumerate(found):
         calls, samples = timed[i]
         seconds = harness.spread(samples)
-        rate = one.work / seconds["median"]
+        rate = one.work / seconds["minimum"]
         rows.append(one.about | {"unit": one.unit, "per_second": rate, "calls": calls})
         rows[-1]["seconds"] = seconds
         log(f"{one.about['name']}, {one.about['library']}: {rate:.4g} {one.unit}")
