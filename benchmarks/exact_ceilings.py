@@ -21,7 +21,7 @@ PRODUCT, QUICK_PRODUCT = {"cpu": (256, 512, 1024, 2048), "cuda": 8192}, 256
 MEMORY, QUICK_MEMORY = {"cpu": 2**28, "cuda": 2**32}, 2**22  # bytes, far more than a cache
 NEAR = 2**13  # numbers that stay in the nearest cache
 STEPS, QUICK_STEPS = 2_000_000, 20_000
-PACE, QUICK_PACE = harness.Pace(9, 0.1), harness.Pace(2, 0.005)
+PACE, QUICK_PACE = harness.Pace(60, 0.1), harness.Pace(2, 0.005)
 
 
 class Ceiling(NamedTuple):
