@@ -290,9 +290,17 @@ def looped(model: Any, seed: int = 0) -> list[dict[str, Any]]:
     """Return whether `SPEECHES` greedy texts end in a loop, each of them after a speaker's name.
 
     A row for each: the passage that recurs, empty without a loop, and the mean log2 p of its tokens
-    in each copy. The first copy is where the passage first stands.
+    in each copy. The first copy is where the passage first stands. For a loop of one speech there
+    is also what is greedy without the earlier copies: its words after its name `alone`, and after
+    the passage `before` the text and its name; and its name after `one_copy` of it alone.
     """
-    rows = []
+    rows, (end,) = [], model.tokenizer.encode(PROMPT).tolist()
+    line = model.tokenizer.encode("\n")[0]
+
+    def is_greedy(prompt: list[int], ids: list[int]) -> bool:
+        asked = {"prompt": np.array([prompt]), "max_length": len(ids)}
+        return decoding.greedy_decode(model.weights, **asked).tokens[0].tolist() == ids
+
     for speech, before in itertools.islice(speeches(model, seed, BEFORE), SPEECHES):
         prompt = [*before, *model.tokenizer.encode(speech[: speech.index("\n") + 1]).tolist()]
         asked = {"prompt": np.array([prompt]), "max_length": model.context - len(prompt)}
@@ -303,12 +311,19 @@ def looped(model: Any, seed: int = 0) -> list[dict[str, Any]]:
         first -= n
         bits = log_p_of(model, np.array([[*prompt, *ids]]))[0, len(prompt) - 1 :] / math.log(2)
         copies = range(first, len(ids) - n + 1, n) if n else ()
-        rows.append(
-            {
-                "passage": model.tokenizer.decode(np.array(ids[first : first + n], dtype=int)),
-                "bits": [float(bits[i : i + n].mean()) for i in copies],
-            }
-        )
+        passage = ids[first : first + n]
+        row = {
+            "passage": model.tokenizer.decode(np.array(passage, dtype=int)),
+            "bits": [float(bits[i : i + n].mean()) for i in copies],
+        }
+        if passage.count(end) == 1:
+            cut, alone = passage.index(end) + 1, [model.tokenizer.stop, end]
+            whole = passage[cut:] + passage[:cut]
+            name, rest = whole[: whole.index(line) + 1], whole[whole.index(line) + 1 :]
+            row["alone"] = is_greedy([*alone, *name], rest)
+            row["before"] = is_greedy([*before, *name], rest)
+            row["one_copy"] = is_greedy([*alone, *whole], name)
+        rows.append(row)
     return rows
 
 

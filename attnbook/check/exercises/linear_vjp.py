@@ -28,7 +28,10 @@ def linear_vjp(f: Callable, *, time_limit: float = 10.0) -> Report:
     Examples
     --------
     >>> from attnbook import check
-    >>> check.linear_vjp(lambda x, W, G: (G @ W.T, x.T @ G / len(x))).mistake
+    >>> def mean_gradients(x, W, G):
+    ...     grad_W = x.reshape(-1, x.shape[-1]).T @ G.reshape(-1, G.shape[-1])
+    ...     return G @ W.T, grad_W / x.shape[-2]
+    >>> check.linear_vjp(mean_gradients).mistake
     'averaged over the tokens'
     """
     return run(LINEAR_VJP, f, time_limit)
