@@ -69,6 +69,11 @@ def measured_on(record: Mapping[str, Any]) -> str:
     -------
     str
 
+    Raises
+    ------
+    KeyError
+        If `record` does not say where it was measured.
+
     Examples
     --------
     >>> from attnbook.data import measured_on
