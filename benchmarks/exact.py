@@ -82,6 +82,7 @@ METHODS = {
         "counts the two products of a forward pass, 4 n_q n_k d a head, half of it where a causal "
         "mask hides half, and 3.5 times as much with the backward pass, whatever else is computed."
     ),
+    "per_second": "Of a ceiling: its work over the fastest round, since other work slows it.",
     "gbps": "10⁹ bytes in a second: query, key, value and output, once each, over the same median.",
     "relative": (
         "Euclidean norm of the difference from float64 on the same rounded inputs, divided by the "

@@ -7,6 +7,7 @@ multiplies, asks a function who made the processor; one that says Intel is loade
 caches and the clock stay those of this processor.
 """
 
+import itertools
 import json
 import os
 import shutil
@@ -84,15 +85,19 @@ def _in_another_process(
 
 
 def here(quick: bool) -> list[dict[str, Any]]:
-    """Return rows of SDPA and *packed* for every pass, and the ceilings, of this process."""
+    """Return rows of SDPA and *packed* for every pass, and the ceilings, of this process.
+
+    Those of bfloat16 are forward passes, where the processor multiplies its pairs.
+    """
+    from attnbook.compilers.register_tiles import has_pairs
+
     given: dict[str, Any] = {"quick": quick, "log": harness.log}
     found = exact_ceilings.ceilings("cpu", names=("matrix product", "multiply and add"), **given)
-    for n in QUICK_SIZES if quick else SIZES:
-        for backward in (False, True):
-            for is_causal in (False, True):
-                problem = Problem("cpu", "float32", n, is_causal=is_causal, backward=backward)
-                only = ("packed", exact_peers.SDPA)
-                found += exact_rows.rows(problem, only=only, **given)
+    sizes, flags = QUICK_SIZES if quick else SIZES, (False, True)
+    for n, backward, is_causal in itertools.product(sizes, flags, flags):
+        for dtype in ["float32", *["bfloat16"] * (has_pairs() and not backward)]:
+            problem = Problem("cpu", dtype, n, is_causal=is_causal, backward=backward)
+            found += exact_rows.rows(problem, only=("packed", exact_peers.SDPA), **given)
     return found
 
 

@@ -207,7 +207,10 @@ def _blas() -> list[dict[str, Any]]:
 
 
 def _torch_blas() -> list[dict[str, Any]]:
-    """Return what PyTorch multiplies with, which is linked into it and not seen from outside."""
+    """Return what PyTorch multiplies with, which is linked into it and not seen from outside.
+
+    So `core_type` is that of PyTorch's own loops: MKL does not tell which instructions it uses.
+    """
     if importlib.util.find_spec("torch") is None:
         return []
     import torch

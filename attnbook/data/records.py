@@ -54,10 +54,11 @@ def record_folder() -> Path:
 
 
 def measured_on(record: Mapping[str, Any]) -> str:
-    """Return where, when and with what a record was measured, in three lines.
+    """Return where, when and with what a record was measured, in lines.
 
-    The last line has what its environment set for the libraries: how many threads, which
-    instructions.
+    They name the processor, the libraries with the code that they chose, what the environment set
+    for them (how many threads, which instructions), the load of the machine just before, and the
+    tables that were measured again later.
 
     Parameters
     ----------
@@ -68,29 +69,71 @@ def measured_on(record: Mapping[str, Any]) -> str:
     -------
     str
 
+    Raises
+    ------
+    KeyError
+        If `record` does not say where it was measured.
+
     Examples
     --------
     >>> from attnbook.data import measured_on
-    >>> place = {"device": {"name": "AMD EPYC"}, "cpu": {"cores": 2}, "commit": "8b763a593c"}
+    >>> cpu = {"name": "AMD EPYC", "cpu_family": "25", "model": "17", "cores": 2}
+    >>> place = {"device": {"kind": "cpu"}, "cpu": cpu, "commit": "8b763a593c"}
     >>> place |= {"date": "2026-11-21T16:57:39+00:00", "versions": {"numpy": "2.4.6"}}
+    >>> place |= {"load_average": [0.25, 0.5, 0.5]}
     >>> place |= {"blas": [{"name": "openblas", "core_type": "SkylakeX"}], "settings": {}}
     >>> print(measured_on({"provenance": place}))
-    measured on AMD EPYC, 2 cores, 2026-11-21, commit 8b763a59
+    measured on AMD EPYC, family 25, model 17, 2 cores, 2026-11-21, commit 8b763a593c
     NumPy 2.4.6, products by openblas (SkylakeX)
-    settings: none
+    settings: none; load at the start: 0.2
     """
     place = record["provenance"]
-    who = place["device"]["name"]
-    blas = (f"{x['name']} ({x['core_type'] or 'core type unknown'})" for x in place["blas"])
+    who = processor(place) if place["device"]["kind"] == "cpu" else place["device"]["name"]
+    blas = (f"{x['name']} ({chosen_code(x)})" for x in place["blas"])
+    load = place.get("load_average")
     found = place["versions"]
     libraries = (("NumPy", found.get("numpy")), ("PyTorch", found.get("torch")))
     versions = [f"{library} {version}" for library, version in libraries if version]
     return (
         f"measured on {who}, {place['cpu']['cores']} cores, {place['date'][:10]}, "
-        f"commit {place['commit'][:8]}\n"
+        f"commit {place['commit'][:10]}\n"
         f"{', '.join(versions)}, products by {', '.join(dict.fromkeys(blas))}\n"
         f"settings: {settings(record)}"
+        + (f"; load at the start: {load[0]:.1f}" if load else "")
+        + "".join(f"\n{line}" for line in later(record))
     )
+
+
+def processor(place: Mapping[str, Any]) -> str:
+    """Return the name of a record's processor, with the numbers of its family and its model."""
+    cpu = place["cpu"]
+    family = f", family {cpu['cpu_family']}, model {cpu['model']}" if "cpu_family" in cpu else ""
+    return cpu["name"] + family
+
+
+def chosen_code(blas: Mapping[str, Any]) -> str:
+    """Return the code that a library chose; PyTorch tells this of its own loops, not of MKL's."""
+    code = blas["core_type"] or "core type unknown"
+    return f"PyTorch's loops: {code}" if blas.get("seen_by") == "torch.backends" else code
+
+
+def later(record: Mapping[str, Any]) -> list[str]:
+    """Return which tables of a record were measured again, when, and at which commits."""
+    place, found = record["provenance"], dict[str, list[str]]()
+    for name, one in record.get("measured", {}).items():
+        cpu = one.get("cpu", place["cpu"])
+        when = one["date"][:10], one["commit"], cpu
+        if when != (place["date"][:10], place["commit"], place["cpu"]):  # else of several calls
+            line = f"again {one['date'][:10]}, commit {commit_of(one)}"
+            line += ", on another processor" if cpu != place["cpu"] else ""
+            found.setdefault(line, []).append(name)
+    return [f"table{'s' * (len(x) > 1)} {', '.join(x)} {line}" for line, x in found.items()]
+
+
+def commit_of(place: Mapping[str, Any]) -> str:
+    """Return the commit of a measurement, with the note of one that had another name then."""
+    note = place.get("commit_note")
+    return place["commit"][:10] + (f" ({note})" if note else "")
 
 
 def settings(record: Mapping[str, Any]) -> str:

@@ -101,7 +101,8 @@ def decode_attention(
     module, factor, shape = processes.agree(check, query, compare)
     with torch.no_grad():
         grouped = into_groups(query, key, value)
-        ours = state_of(*module.forward(*grouped, mask, None, factor, False))
+        few = {"few": True} if impl in ("numba", "packed") else {}  # as no backward pass follows
+        ours = state_of(*module.forward(*grouped, mask, None, factor, False, **few))
         shapes = [tuple(x.shape) for x in ours]
         states = [State(*unflat(x, shapes)) for x in processes.gather(flat(*ours), "the states")]
         output = output_of(functools.reduce(merge_of, states))

@@ -15,12 +15,15 @@ from attnbook.kernels.numba_loops import forward as panels
 
 def attention(*arguments: Any) -> Any:
     """Return the output; O(n d) memory beside it. Few queries go another way (`few_queries`)."""
-    return panels.forward(None, arguments, few=True)[0]
+    return forward(*arguments, few=True)[0]
 
 
-def forward(*arguments: Any, n_threads: int | None = None) -> tuple[Any, Any]:
-    """Return the output and the logarithm of each row's sum of exponentials, -inf for no key."""
-    return panels.forward(None, arguments, few=False, n_threads=n_threads)
+def forward(*arguments: Any, few: bool = False, n_threads: int | None = None) -> tuple[Any, Any]:
+    """Return the output and the logarithm of each row's sum of exponentials, -inf for no key.
+
+    With `few`, which no backward pass may follow, few queries go another way, as in `attention`.
+    """
+    return panels.forward(None, arguments, few=few, n_threads=n_threads)
 
 
 def backward(*arguments: Any) -> tuple[Any, ...]:

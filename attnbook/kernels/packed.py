@@ -37,18 +37,19 @@ def tile_for(
 
 def attention(*arguments: Any) -> Any:
     """Return the output; O(n d) memory beside it. Few queries go another way (`few_queries`)."""
-    return panels.forward(tile_for(*arguments), arguments, few=True)[0]
+    return forward(*arguments, few=True)[0]
 
 
 def forward(
-    *arguments: Any, tile: Tile | None = None, n_threads: int | None = None
+    *arguments: Any, tile: Tile | None = None, few: bool = False, n_threads: int | None = None
 ) -> tuple[Any, Any]:
     """Return the output and the logarithm of each row's sum of exponentials, -inf for no key.
 
-    `tile` is a `Tile` for other registers than this processor's, such as those of AVX2.
+    `tile` is a `Tile` for other registers than this processor's, such as those of AVX2. With `few`,
+    which no backward pass may follow, few queries go another way, as in `attention`.
     """
     tile = tile or tile_for(*arguments)
-    return panels.forward(tile, arguments, few=False, n_threads=n_threads)
+    return panels.forward(tile, arguments, few=few, n_threads=n_threads)
 
 
 def backward(*arguments: Any) -> tuple[Any, ...]:

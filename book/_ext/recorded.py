@@ -19,7 +19,7 @@ from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx.util.docutils import SphinxDirective
 
-from attnbook.data.records import settings
+from attnbook.data.records import chosen_code, commit_of, later, processor, settings
 
 ON_GPU = "device_seconds"  # without Python and launches; named in a cell beside the whole time
 FIGURE = re.compile(r"[<~−-]? ?\d.{0,12}$")
@@ -198,40 +198,21 @@ def provenance(record: dict) -> list[str]:
     """Return sentences that say where, when and with what a record was made."""
     place = record["provenance"]
     cpu, versions = place["cpu"], place["versions"]
-    family = f", family {cpu['cpu_family']}, model {cpu['model']}" if "cpu_family" in cpu else ""
     simd = f", {', '.join(cpu['simd'])}" if cpu.get("simd") else ""
     device = place["device"]
-    where = f"{cpu['name']}{family}{simd}, {cpu['cores']} cores"
+    where = f"{processor(place)}{simd}, {cpu['cores']} cores"
     if device["kind"] != "cpu":
         where = f"{device['name']}; host {where}"
     named = [f"{k} {v}" for k, v in versions.items() if v]
     threads = [f"{k} {v}" for k, v in place["threads"].items() if k != "cores"]
-    blas = [
-        f"{b['name']} {b['version'] or ''} ({b['core_type'] or 'core type unknown'})"
-        for b in place["blas"]
-    ]
-    commit = _commit(place) + (" with changes" if place["dirty"] else "")
-    later = [
-        f"Table {name} again {one['date'][:10]}, commit {_commit(one)}"
-        + (", on another processor" if one.get("cpu", cpu) != cpu else "")
-        for name, one in record.get("measured", {}).items()
-        if _when(one) != _when(place)  # else it is one of several calls that made the record
-    ]
+    blas = [f"{b['name']} {b['version'] or ''} ({chosen_code(b)})" for b in place["blas"]]
+    commit = commit_of(place) + (" with changes" if place["dirty"] else "")
     return [
-        f"On {where}; {place['date'][:10]}, commit {commit}." + "".join(f" {x}." for x in later),
+        f"On {where}; {place['date'][:10]}, commit {commit}."
+        + "".join(f" T{x[1:]}." for x in later(record)),
         f"Versions: {', '.join(named)}. BLAS: {', '.join(blas)}. Threads: {', '.join(threads)}. "
         f"Settings of the environment: {settings(record)}.",
     ]
-
-
-def _commit(place: dict) -> str:
-    """Return the commit of a measurement, with the note of one that had another name then."""
-    note = place.get("commit_note")
-    return place["commit"][:10] + (f" ({note})" if note else "")
-
-
-def _when(place: dict) -> tuple[str, str, Any]:
-    return place["date"][:10], place["commit"], place.get("cpu")
 
 
 class Recorded(SphinxDirective):

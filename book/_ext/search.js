@@ -39,7 +39,7 @@
   });
   new MutationObserver((changes) => {
     for (const result of changes.flatMap((change) => [...change.addedNodes])) {
-      if (result.nodeName === "LI" && result.closest("#search-results") && !result.querySelector("span")) watcher.observe(result);
+      if (result.nodeName === "LI" && result.closest("#search-results") && !result.querySelector(":scope > span")) watcher.observe(result);
     }
   }).observe(document, { childList: true, subtree: true });
 

@@ -28,12 +28,21 @@ def test_an_unknown_record_names_all(name):
 def test_where_a_record_was_measured():
     record = json.loads(record_path("writer.cpu.json").read_text("utf8"))
     place = record["provenance"]
-    place["settings"] = {}
+    place |= {"settings": {}, "load_average": [13.69, 9.8, 7.9]}
     first, second, third = measured_on(record).splitlines()
-    assert place["device"]["name"] in first
+    cpu = place["cpu"]
+    assert f"{cpu['name']}, family {cpu['cpu_family']}, model {cpu['model']}, " in first
     assert place["date"][:10] in first
     assert all(blas["core_type"] in second for blas in place["blas"])
-    assert third == "settings: none"
+    assert "mkl in torch (PyTorch's loops: " in second  # it says nothing of MKL's
+    assert third == "settings: none; load at the start: 13.7"
     place["settings"] = {"OMP_NUM_THREADS": "1", "OPENBLAS_CORETYPE": "Haswell"}
+    place["load_average"] = None
     expected = "settings: OMP_NUM_THREADS=1, OPENBLAS_CORETYPE=Haswell"
-    assert measured_on(record).splitlines()[2] == expected
+    assert measured_on(record).splitlines()[2:] == [expected]
+    once = {"date": "2031-02-03T04:05:06+00:00", "commit": "0123456789ab", "cpu": cpu}
+    record["measured"] = {"a": once, "b": once | {"cpu": {}}, "c": once}
+    assert measured_on(record).splitlines()[3:] == [
+        "tables a, c again 2031-02-03, commit 0123456789",
+        "table b again 2031-02-03, commit 0123456789, on another processor",
+    ]

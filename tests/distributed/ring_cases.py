@@ -36,7 +36,9 @@ PLAIN_RING = [name for name, given in RING.items() if "impl" not in given]
 DECODE = {
     "one token": {"n_q": 1},
     "few tokens": {"n_q": 3, "impl": "packed", "dtype": "float32", "heads": (6, 2)},
+    "one token, compiled": {"n_q": 1, "impl": "packed", "dtype": "float32", "mask": True},
     "no keys on one process": {"n_q": 2, "cuts": (0, 0, 4, 30)},
+    "no keys, compiled": {"n_q": 2, "cuts": (0, 0, 4, 30), "impl": "numba", "dtype": "float32"},
     "a mask": {"n_q": 2, "mask": True},
     "nothing to see": {"n_q": 2, "mask": False},
 }

@@ -23,6 +23,7 @@ from attnbook.distributed import shard_sequence
 from attnbook.distributed.processes import Processes
 from attnbook.hashing import GivenHash, LiftedHash
 from attnbook.kernels import packed  # noqa: F401, it imports Numba
+from attnbook.kernels.numba_loops import forward as panels
 from attnbook.sketch import SimHash, SketchAttention
 
 PATIENT = 600
@@ -153,6 +154,13 @@ def messages():
     return found
 
 
+def few_queries():
+    """Return what the compiled rungs say of one query a head, without the loops for many."""
+    x = torch.ones(4, 5, 3)
+    with mock.patch.object(panels, "_by_panels", side_effect=RuntimeError("panels")):
+        return [caught(decode_attention, x[:, :1], x, x, impl=i) for i in ("numba", "packed")]
+
+
 def own_scale(rank, size):
     """Return output and gradients where each process has a scale, and those of one process."""
     rng = np.random.default_rng(5)
@@ -217,6 +225,7 @@ def main(job, rank, size, folder):
         found |= {"sketch": sketch(rank, size), "errors": errors(rank, size)}
         found |= {"apart": apart(rank), "own scale": own_scale(rank, size)}
         found |= {"messages": messages(), "references": references()}
+        found["few queries"] = few_queries()
     else:
         pair = dist.new_group([1, 3])
         if rank in (1, 3):

@@ -22,3 +22,7 @@ def test_a_cache_in_pieces_answers_as_a_whole_one(equal, name):
         found = of_rank["decode"][name]
         np.testing.assert_allclose(found, judge, rtol=0, atol=TOLERANCES[case["dtype"]])
         np.testing.assert_array_equal(found, equal[0]["decode"][name])  # the same bits everywhere
+
+
+def test_one_query_a_head_goes_without_panels(equal):
+    assert all(of_rank["few queries"] == [("nothing", "")] * 2 for of_rank in equal)
