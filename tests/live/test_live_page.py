@@ -398,7 +398,7 @@ def test_the_cell_of_the_first_page_needs_no_matplotlib_until_it_draws(open_chap
 
 def test_a_slow_cell_says_so_and_is_not_run_unasked(open_chapter):
     reader = open_chapter("backpropagation")
-    slow = reader.tab.locator(".cell.live[class*=page-seconds]").get_attribute("id")
+    slow = reader.tab.locator(".cell.live[class*=page-seconds]").first.get_attribute("id")
     number = int(slow.removeprefix("cell-"))
     told = reader.cell(slow).locator(".live-state").text_content()
     assert re.fullmatch(r"about \d+ s in a browser", told)
