@@ -129,8 +129,14 @@ def _pages(b: int, n: int) -> Iterator[dict[str, Any]]:
             yield {"sinks": sinks, "window": window, "page": page, "pages": left // page}
 
 
+def _lists(b: int, lists: tuple[int, ...], probes: tuple[int, ...]) -> Iterator[dict[str, Any]]:
+    """Yield numbers of lists, and of probes that leave some of them out."""
+    every = _hybrid(b, lists=lists, probes=probes)
+    return (settings for settings in every if settings["probes"] < settings["lists"])
+
+
 def _graphs(b: int, n: int) -> Iterator[dict[str, Any]]:
-    for links, part, times in itertools.product((8, 16, 32), (32, 16, 8, 4), (1, 2, 4, 8)):
+    for links, part, times in itertools.product((8, 16, 32), (32, 16, 8, 4, 2), (1, 2, 4, 8)):
         keys = max(b // part, 1)
         about = {"sinks": SINKS, "window": max(b // 4, 1), "links": links}
         yield about | {"keys": keys, "effort": times * keys}
@@ -157,7 +163,9 @@ SOUGHT: dict[str, Method] = {
     "graph": Method(cache_rivals.graph, _graphs),
     "IVF": Method(
         cache_rivals.inverted_file,
-        lambda b, n: _hybrid(b, lists=(16, 32, 64, 128, 256), probes=(1, 2, 4, 8, 16)),
+        lambda b, n: _lists(
+            b, (16, 32, 64, 128, 256), (1, 2, 4, 8, 16, 20, 24, 32, 40, 48, 64, 80)
+        ),
         True,
     ),
     "MagicPIG": Method(
@@ -168,7 +176,7 @@ SOUGHT: dict[str, Method] = {
     "sketch": Method(cache_sketch.tables, _sketches, True),
     "cells": Method(
         cache_sketch.cells,
-        lambda b, n: _hybrid(b, lists=(16, 64, 128), probes=(0, 1, 4, 16)),
+        lambda b, n: _lists(b, (16, 64, 128), (0, 1, 4, 8, 16, 24, 32)),
         True,
     ),
     "best keys": Method(cache_rivals.best_keys, lambda b, n: _grid(keys=(b,))),
