@@ -72,8 +72,9 @@ METHODS = {name: HARNESS[name] for name in ("seconds", "reason")} | {
         f"within {NEAR} rad whose nearest key is found. A method has the setting of its grid that "
         f"is fastest on validation queries with recall ≥ {RECALL} there, for each mode, with one "
         "thread; `tried` is the size of the grid. `single`: one query "
-        f"a call; `batch`: {BATCH}. Our tables return the number of the nearest key too, as the "
-        "value of attention over the candidates, by compiled loops. " + search_rivals.SIMPLIFIED
+        f"a call; `batch`: {BATCH}. Times are over all queries. Our tables score all candidates "
+        "and mix their values, by compiled loops; their recall is whether the nearest key is a "
+        "candidate. " + search_rivals.SIMPLIFIED
     ),
     "lost": (
         "Normal keys; two of them are `ratio` times as far apart as a query and its neighbour. "
