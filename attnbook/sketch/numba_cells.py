@@ -97,7 +97,7 @@ def _score(query, i, key, keys, tables, before, scale, begins, stops, heads, g, 
             ahead = (ahead if ahead < end else following + ahead - end) * width
             for k in range(0, width, line):
                 prefetch(keys, ahead + k)
-            score = _dot(query, i, keys, place) * scale
+            score = dot(query, i, keys, place) * scale
             if not all_count:
                 row = _row(tables, place)
                 if row >= stop or not tables.alive[row]:
@@ -112,7 +112,7 @@ def _score(query, i, key, keys, tables, before, scale, begins, stops, heads, g, 
         link = heads[g, c]
         while link >= 0:
             row = tables.side_first + link
-            score = _dot(query, i, key, row) * scale
+            score = dot(query, i, key, row) * scale
             if row >= stop or not tables.alive[row]:
                 score = none
             else:
@@ -135,7 +135,8 @@ def _row(tables, place):
 
 
 @compile_sums
-def _dot(x, i, y, j):
+def dot(x, i, y, j):
+    """Return the product of row i of `x` and row j of `y`."""
     total = x.dtype.type(0)
     for k in range(x.shape[1]):
         total += x[i, k] * y[j, k]

@@ -15,7 +15,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from attnbook.arrays.threads import in_parts, n_threads_for
-from attnbook.compilers.jit import compile_inner, compile_loops, compile_sums, read_only
+from attnbook.compilers.jit import compile_inner, compile_loops, read_only
 from attnbook.compilers.register_tiles import prefetch
 from attnbook.hashing.learned_cells import LearnedCells
 from attnbook.hashing.numba_signatures import TILE, Hash, arrays_of, probe_rows
@@ -26,7 +26,7 @@ from attnbook.sketch.numba_candidates import (
     find_buckets,
     most_candidates,
 )
-from attnbook.sketch.numba_cells import answer_cells
+from attnbook.sketch.numba_cells import answer_cells, dot
 from attnbook.sketch.numba_chance import RetrievalTable, retrieval_chance
 from attnbook.sketch.reference_query import NearKeys
 
@@ -272,7 +272,7 @@ def _attend(query, key, value, estimate, out, i, rows, times, scores, weights, b
     best, top = np.int64(-1), dtype(-np.inf)
     for c in range(begin, end):
         row = rows[c]
-        score = _dot(query, i, key, row) * scale
+        score = dot(query, i, key, row) * scale
         if best < 0 or score > top:
             best, top = row, score
         scores[c] = score
@@ -305,11 +305,3 @@ def _attend(query, key, value, estimate, out, i, rows, times, scores, weights, b
     out.found[MASS, i] = top + math.log(mass)
     if estimate.weigh:
         out.found[EXPECTED, i] = top + math.log(expected)
-
-
-@compile_sums
-def _dot(x, i, y, j):
-    total = x.dtype.type(0)
-    for k in range(x.shape[1]):
-        total += x[i, k] * y[j, k]
-    return total
