@@ -190,6 +190,39 @@ def test_code_is_that_of_the_record(name):
 
 @pytest.mark.site
 @pytest.mark.parametrize("name", NAMES)
+def test_no_answer_shows_its_output(name):
+    """Not before a reader unfolds it, wherever the notebook is opened."""
+    notebook = nbformat.read(FOLDER / f"{name}.ipynb", 4)
+    record = nbformat.read(ROOT / f"book/{name}.ipynb", 4)
+    answers = {c.source for c in record.cells if "hide-cell" in c.metadata.get("tags", ())}
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and cell.source in answers:
+            folds = {"source_hidden": True, "outputs_hidden": True}
+            assert cell.metadata["jupyter"] == folds
+            assert cell.metadata["collapsed"]
+            assert cell.outputs == []
+
+
+def record_of(tags):
+    output = nbformat.v4.new_output("stream", text="7")
+    cell = nbformat.v4.new_code_cell("print(7)", metadata={"tags": tags}, outputs=[output])
+    return nbformat.v4.new_notebook(cells=[cell])
+
+
+@pytest.mark.parametrize(
+    ("tags", "is_folded", "is_shown"),
+    [([], False, True), (["hide-input"], True, True), (["hide-cell"], True, False)],
+)
+def test_which_parts_of_a_cell_are_folded(learner, tags, is_folded, is_shown):
+    cell = learner._cell(0, record_of(tags))
+    folds = cell.metadata.get("jupyter", {})
+    assert folds.get("source_hidden", False) == is_folded
+    assert folds.get("outputs_hidden", False) == (not is_shown)
+    assert bool(cell.outputs) == is_shown
+
+
+@pytest.mark.site
+@pytest.mark.parametrize("name", NAMES)
 def test_each_exercise_and_task_has_an_empty_cell_below(name):
     source = (ROOT / f"book/{name}.md").read_text("utf8")
     solutions = re.findall(r"^(?:`{3,}|:{3,})\{solution(?:-start)?\} exercise-(\S+)", source, re.M)

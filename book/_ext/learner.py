@@ -26,6 +26,8 @@ from course.installing import REQUIREMENTS, first_cell
 FOLDER = "notebooks"
 EXTRAS = "[train,fast,plots]"
 FOLDS = {"hide-input", "hide-cell"}
+ANSWER = "hide-cell"
+"""The tag of an answer, which is folded with its output."""
 
 
 def write_notebook(app, doctree, docname):
@@ -67,7 +69,10 @@ def _cell(cell, record):
     if tags & FOLDS:  # JupyterLab and VS Code fold it; Colab has a form
         found.metadata["jupyter"] = {"source_hidden": True}
         found.metadata["cellView"] = "form"
-    if "remove-output" in tags:
+    if ANSWER in tags:  # Colab and VS Code do not fold outputs, so a reader runs it to see them
+        found.metadata["jupyter"]["outputs_hidden"] = True
+        found.metadata["collapsed"] = True
+    if tags & {ANSWER, "remove-output"}:
         found.outputs = []
     return found
 
