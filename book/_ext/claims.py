@@ -5,6 +5,7 @@ that theorem to the claim's row of the ledger. The directive ``claims-table`` is
 note, each row linked to its theorem.
 """
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -199,6 +200,16 @@ def write_ledger_again(app, env):
     return [app.config.claims_page] if app.config.claims_page in env.found_docs else []
 
 
+def number_by_note(app, env):
+    """Number what stands on the page of a note as in an appendix: Theorem A.1."""
+    for docname, kinds in env.toc_fignumbers.items():
+        if found := re.search(r"/note_(\w)$", docname):
+            for numbers in kinds.values():
+                for n, name in enumerate(sorted(numbers, key=numbers.get), 1):
+                    numbers[name] = (found[1].upper(), n)
+    return []
+
+
 def setup(app):
     app.add_config_value("claims_file", "claims.toml", "env")
     app.add_config_value("claims_page", "claims", "env")
@@ -208,4 +219,5 @@ def setup(app):
     app.add_directive("claims-table", ClaimsTable)
     app.connect("doctree-resolved", link_rows_and_theorems)
     app.connect("env-updated", write_ledger_again)
+    app.connect("env-get-updated", number_by_note, priority=600)  # after Sphinx has counted
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
