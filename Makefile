@@ -113,7 +113,7 @@ elsewhere: .venv/.test  ## run the tests as on other processors (ONLY=oldest, ON
 cells: .venv/.test $(SITE)  ## run every live cell of every chapter in Chromium (ONLY=single_head)
 	ATTNBOOK_REQUIRE_SITE=1 ATTNBOOK_WEEKLY=1 $(PYTEST) --dist worksteal $(addprefix -k ,$(ONLY)) tests/live
 
-notebooks: .venv/.test  ## run the chapters and write their records (ONLY=single_head for one)
+notebooks: .venv/.test  ## run the notebooks and write their records (ONLY=single_head for one)
 	$(BIN)/python tools/execute_notebooks.py $(ONLY)
 
 lint: .venv/.lint  ## check style, format and types

@@ -7,11 +7,11 @@ import sys
 import jupytext
 import pytest
 from cases import every_day
-from test_book import CHAPTERS, ROOT
+from test_book import NOTEBOOKS, ROOT
 
 FOLDED = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
 CLOSING = "## Put it back"
-FIRST_TEXTS = [name for name, path in CHAPTERS.items() if CLOSING in path.read_text("utf8")]
+FIRST_TEXTS = [name for name, path in NOTEBOOKS.items() if CLOSING in path.read_text("utf8")]
 MOST_WORDS, MOST_LINES = 3500, 500
 BLOCKED = ("torch", "cupy", "numba", "triton", "scipy", "sklearn", "pandas", "safetensors")
 """What is installed here and need not be in a reader's browser."""
@@ -70,7 +70,7 @@ def words(text):
 
 @pytest.mark.parametrize("name", FIRST_TEXTS)
 def test_a_chapter_is_read_in_one_sitting(name):
-    cells = before(jupytext.read(CHAPTERS[name]).cells, "## Exercises")
+    cells = before(jupytext.read(NOTEBOOKS[name]).cells, "## Exercises")
     prose = "\n\n".join(cell["source"] for cell in cells if cell["cell_type"] == "markdown")
     shown = [
         line
@@ -106,7 +106,7 @@ def test_cells_before_the_last_step_need_numpy_and_matplotlib_alone(name, tmp_pa
     """So they run in a browser too."""
     cells = [
         (cell["source"], "raises-exception" in cell["metadata"].get("tags", []))
-        for cell in before(jupytext.read(CHAPTERS[name]).cells, CLOSING)
+        for cell in before(jupytext.read(NOTEBOOKS[name]).cells, CLOSING)
         if cell["cell_type"] == "code"
     ]
     program = [

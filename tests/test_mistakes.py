@@ -7,7 +7,7 @@ import re
 
 import pytest
 from cases import load
-from test_book import BOOK, CHAPTERS, ROOT
+from test_book import BOOK, NOTEBOOKS, ROOT
 
 from attnbook import check
 
@@ -23,7 +23,7 @@ PAGES = ROOT / "_build/html/book"
 def handed_in():
     """Return chapter, exercise, check and solution where a function is checked by its name."""
     found = []
-    for chapter, path in CHAPTERS.items():
+    for chapter, path in NOTEBOOKS.items():
         for label, body in SOLUTION.findall(path.read_text("utf8")):
             code = "\n\n".join(CELL.findall(body))
             for name, what in re.findall(r"\bcheck\.(\w+)\(\s*(\w+)[,)]", code):
@@ -40,7 +40,7 @@ CHECKED = handed_in()
 def notes():
     """Return the mistakes that each exercise shows, by its label, as the pages of the site do."""
     found = {}
-    for chapter in CHAPTERS:
+    for chapter in NOTEBOOKS:
         before = []
         for _, label, name, code in (row for row in CHECKED if row[0] == chapter):
             found[label] = MISTAKES.noted(TABLES[name], code, before)

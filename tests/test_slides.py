@@ -7,7 +7,7 @@ import re
 import nbformat
 import pytest
 from cases import every_day
-from test_book import BOOK, CHAPTERS
+from test_book import BOOK, NOTEBOOKS
 from test_chapters import FIRST_TEXTS
 from visits import SITE, TWO_FRAMES, Visit
 
@@ -80,7 +80,7 @@ def text_of(name):
 
 @deck
 def test_a_deck_is_marked_in_its_chapter(name):
-    kinds = MARK.findall(CHAPTERS[name].read_text("utf8"))
+    kinds = MARK.findall(NOTEBOOKS[name].read_text("utf8"))
     assert FEWEST <= kinds.count("slide") + 1 <= MOST  # and the title
 
 

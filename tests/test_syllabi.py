@@ -7,7 +7,7 @@ import re
 from html import unescape
 
 import pytest
-from test_book import BOOK, CHAPTERS
+from test_book import BOOK, NOTEBOOKS
 from visits import SITE
 
 from attnbook import check
@@ -33,13 +33,13 @@ SYLLABI = {"two": 2, "six": 6, "semester": 14}
 
 @functools.cache
 def source(name):
-    return CHAPTERS[name].read_text("utf8")
+    return NOTEBOOKS[name].read_text("utf8")
 
 
 @functools.cache
 def exercises():
     """Return the text and the minutes of each exercise, by its label."""
-    texts = [found for name in CHAPTERS for found in EXERCISE.findall(source(name))]
+    texts = [found for name in NOTEBOOKS for found in EXERCISE.findall(source(name))]
     minutes = {label: re.search(r"(\d+) minutes", text) for label, text in texts}
     return {label: (text, int(minutes[label][1])) for label, text in texts}
 

@@ -1,6 +1,6 @@
-"""Run the chapters and write their records: `python tools/execute_notebooks.py [NAME ...]`.
+"""Run the notebooks and write their records: `python tools/execute_notebooks.py [NAME ...]`.
 
-A chapter is a pair, book/NAME.md (the source) and book/NAME.ipynb (the executed record). The same
+A notebook is a pair, book/NAME.md (the source) and book/NAME.ipynb (the executed record). The same
 source gives the same record on any machine: no times, no random cell ids, no paths.
 """
 
@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 BOOK = ROOT / "book"
 
 
-def chapters() -> dict[str, Path]:
-    """Return the sources of all chapters by name: the pages with a jupytext header."""
+def notebooks() -> dict[str, Path]:
+    """Return the sources of all pages with a jupytext header, by name."""
     pages = sorted(BOOK.glob("*.md"))
     return {p.stem: p for p in pages if p.read_text("utf8").startswith("---\njupytext:")}
 
@@ -49,7 +49,7 @@ def execute(source: Path) -> nbformat.NotebookNode:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit status."""
-    known = chapters()
+    known = notebooks()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help=f"of {', '.join(known)}; all by default")
     names = parser.parse_args(arguments).names or list(known)

@@ -104,7 +104,7 @@ def plan(
 
     References
     ----------
-    Datar et al. (2004); chapter `hashing`, claim 24.
+    Datar et al. (2004); claim 24 of the book.
 
     Examples
     --------

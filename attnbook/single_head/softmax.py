@@ -43,7 +43,7 @@ def softmax(x: Annotated[Array, "..."], axis: int = -1) -> Annotated[Array, "...
     -----
     A slice of −∞ alone gives zeros, not NaN. An empty axis gives an empty result. NaN or +∞ in a
     slice makes that whole slice NaN and leaves the others as they are.
-    Cost: O(n) time and memory a slice. Derived in the chapter `single_head`, claim 1.
+    Cost: O(n) time and memory a slice. Proved as claim 1 of the book.
 
     Examples
     --------

@@ -1,10 +1,11 @@
 """Write each verdict once: `claims.toml` holds the ledger, this shows it anywhere in the book.
 
-``{verdict}`6` `` is the badge of claim 6, linked to its row of the ledger. The directive ``claim``
-shows claim 6 as its source wrote it, with the badge. The directive ``claims-table`` is the whole
-ledger by chapter, each row linked to the theorem labelled ``claim-06`` where a chapter has one.
+``{verdict}`6` `` is the badge of claim 6. It leads to the theorem labelled ``claim-06``, and within
+that theorem to the claim's row of the ledger. The directive ``claims-table`` is the whole ledger by
+note, each row linked to its theorem.
 """
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -28,7 +29,6 @@ OPTIONAL_FIELDS = {"condition"}
 def read_ledger(path: Path) -> dict:
     """Return the ledger with its claims by number, or raise ValueError naming what is wrong."""
     ledger = tomllib.loads(path.read_text(encoding="utf8"))
-    chapters = {chapter["name"] for chapter in ledger["chapter"]}
     for claim in ledger["claim"]:
         name = f"claim {claim.get('number')} in {path.name}"
         if missing := FIELDS - claim.keys():
@@ -37,8 +37,6 @@ def read_ledger(path: Path) -> dict:
             raise ValueError(f"{name} has unknown fields {sorted(unknown)}")
         if claim["verdict"] not in TONES:
             raise ValueError(f"{name} must have a verdict of {list(TONES)}: {claim['verdict']!r}")
-        if claim["chapter"] not in chapters:
-            raise ValueError(f"{name} must be of a chapter of {sorted(chapters)}")
     numbers = [claim["number"] for claim in ledger["claim"]]
     if numbers != list(range(1, len(numbers) + 1)):
         raise ValueError(f"claims in {path.name} must be numbered 1, 2, 3, …, got {numbers}")
@@ -46,7 +44,7 @@ def read_ledger(path: Path) -> dict:
 
 
 def theorem_label(number: int) -> str:
-    """Return the label that the theorem of a claim has in its chapter."""
+    """Return the label of the theorem of a claim."""
     return f"claim-{number:02d}"
 
 
@@ -62,8 +60,8 @@ def badge(claim: dict) -> nodes.inline:
     return nodes.inline(text, text, classes=classes)
 
 
-class LinkToRow(nodes.General, nodes.Inline, nodes.Element):
-    """Stands for a link to a row of the ledger until all pages are read."""
+class VerdictLink(nodes.General, nodes.Inline, nodes.Element):
+    """Stands for the link of a badge until all pages are read."""
 
 
 class LinkToTheorem(nodes.General, nodes.Inline, nodes.Element):
@@ -77,7 +75,7 @@ def ledger_of(env) -> dict:
 
 
 class Verdict(SphinxRole):
-    """``{verdict}`6` ``: the badge of claim 6, linked to its row."""
+    """``{verdict}`6` ``: the badge of claim 6, linked to its theorem or its row."""
 
     def run(self):
         claims = ledger_of(self.env)["claim"]
@@ -85,45 +83,22 @@ class Verdict(SphinxRole):
             message = f"verdict must name a claim from 1 to {len(claims)}, got {self.text!r}"
             return [], [self.inliner.reporter.error(message, line=self.lineno)]
         claim = claims[int(self.text)]
-        return [LinkToRow("", badge(claim), number=claim["number"])], []
-
-
-class Claim(SphinxDirective):
-    """``claim``: one claim as its source wrote it, with the badge of its verdict."""
-
-    required_arguments = 1
-
-    def run(self):
-        claims = ledger_of(self.env)["claim"]
-        if not self.arguments[0].isdecimal() or int(self.arguments[0]) not in claims:
-            raise self.error(
-                f"claim must name one from 1 to {len(claims)}, got {self.arguments[0]!r}"
-            )
-        claim = claims[int(self.arguments[0])]
-        box = nodes.container(classes=["claim-as-written"])
-        head = nodes.paragraph(classes=["claim-head"])
-        head += nodes.strong("", f"Claim {claim['number']}")
-        head += nodes.Text(" as written in ")
-        head += parsed(self, sources(claim))[0].children
-        head += nodes.Text(" ")
-        head += LinkToRow("", badge(claim), number=claim["number"])
-        box += head
-        box += parsed(self, claim["written"])
-        return [box]
+        return [VerdictLink("", badge(claim), number=claim["number"])], []
 
 
 class ClaimsTable(SphinxDirective):
-    """``claims-table``: the ledger, one table a chapter."""
+    """``claims-table``: the ledger, one table a note."""
 
     def run(self):
-        ledger = ledger_of(self.env)
+        groups: dict[str, list] = {}
+        for claim in ledger_of(self.env)["claim"].values():
+            groups.setdefault(note_of(claim), []).append(claim)
         result = []
-        for chapter in ledger["chapter"]:
-            claims = [c for c in ledger["claim"].values() if c["chapter"] == chapter["name"]]
-            if not claims:
-                continue
-            section = nodes.section(ids=[nodes.make_id(f"claims-{chapter['name']}")])
-            section += nodes.title(chapter["title"], chapter["title"])
+        for letter, claims in sorted(groups.items(), key=lambda group: group[0] or "Z"):
+            title = f"Note {letter}" if letter else "This book"
+            section = nodes.section(ids=[nodes.make_id(f"claims-{title}")])
+            section += nodes.title(title, title)
+            section += parsed(self, f"{{doc}}`{page_of(letter)}`") if letter else []
             section += self.table(claims)
             result.append(section)
         return result
@@ -157,6 +132,7 @@ class ClaimsTable(SphinxDirective):
             verdict += [nodes.Text(" "), *parsed(self, claim["condition"])[0].children]
         link = nodes.paragraph(classes=["claim-link"])
         link += LinkToTheorem("", number=number)
+        link += parsed(self, f"; it matters in {{doc}}`{claim['chapter']}`")[0].children
         cells = (
             [first],
             [second, *parsed(self, claim["written"]), origin],
@@ -167,12 +143,21 @@ class ClaimsTable(SphinxDirective):
         return row
 
 
+def note_of(claim: dict) -> str:
+    """Return the letter of the note that has the claim on its page, or nothing."""
+    return claim["sources"][0][0] if claim["sources"] else ""
+
+
+def page_of(letter: str) -> str:
+    return f"note_{letter.lower()}"
+
+
 def sources(claim: dict) -> str:
     """Return where a claim comes from, as Markdown with a link to each note."""
     letters = claim["sources"]
     if not letters:
         return "this book"
-    links = [f"{{ref}}`{letter} <note-{letter[0].lower()}>`" for letter in letters]
+    links = [f"{{doc}}`{letter} <{page_of(letter[0])}>`" for letter in letters]
     return ("note " if len(letters) == 1 else "notes ") + ", ".join(links)
 
 
@@ -185,38 +170,54 @@ def parsed(directive: SphinxDirective, text: str) -> list:
 
 def link_rows_and_theorems(app, doctree, docname):
     """Turn the placeholders into links, now that every page has been read."""
-    page = app.config.claims_page
-    for node in list(doctree.findall(LinkToRow)):
-        if page in app.env.found_docs:
-            to = make_refnode(app.builder, docname, page, row_label(node["number"]), node.children)
-            to["classes"].append("verdict-link")
-            node.replace_self(to)
-        else:
-            node.replace_self(node.children)
-    theorems = getattr(app.env, "proof_list", {})
+    page, theorems = app.config.claims_page, getattr(app.env, "proof_list", {})
+
+    def link(node, children):
+        theorem = theorems[theorem_label(node["number"])]
+        return make_refnode(app.builder, docname, theorem["docname"], theorem["label"], children)
+
     for node in list(doctree.findall(LinkToTheorem)):
-        theorem = theorems.get(theorem_label(node["number"]))
-        if theorem is None:
-            node.replace_self(nodes.inline("", "coming", classes=["claim-coming"]))
+        node.replace_self(link(node, nodes.Text("Statement, proof and cell")))
+    for node in list(doctree.findall(VerdictLink)):
+        if is_inside(node, theorem_label(node["number"])):
+            row = row_label(node["number"])
+            to = make_refnode(app.builder, docname, page, row, node.children)
         else:
-            text = nodes.Text("run in the chapter")
-            to = make_refnode(app.builder, docname, theorem["docname"], theorem["label"], text)
-            node.replace_self(to)
+            to = link(node, node.children)
+        to["classes"].append("verdict-link")
+        node.replace_self(to)
+
+
+def is_inside(node, name: str) -> bool:
+    while node := node.parent:
+        if name in node.get("ids", ()):
+            return True
+    return False
 
 
 def write_ledger_again(app, env):
-    """A chapter may have gained a theorem: the ledger's links depend on all pages."""
+    """A page may have gained a theorem: the ledger's links depend on all pages."""
     return [app.config.claims_page] if app.config.claims_page in env.found_docs else []
+
+
+def number_by_note(app, env):
+    """Number what stands on the page of a note as in an appendix: Theorem A.1."""
+    for docname, kinds in env.toc_fignumbers.items():
+        if found := re.search(r"/note_(\w)$", docname):
+            for numbers in kinds.values():
+                for n, name in enumerate(sorted(numbers, key=numbers.get), 1):
+                    numbers[name] = (found[1].upper(), n)
+    return []
 
 
 def setup(app):
     app.add_config_value("claims_file", "claims.toml", "env")
     app.add_config_value("claims_page", "claims", "env")
-    app.add_node(LinkToRow)
+    app.add_node(VerdictLink)
     app.add_node(LinkToTheorem)
     app.add_role("verdict", Verdict())
-    app.add_directive("claim", Claim)
     app.add_directive("claims-table", ClaimsTable)
     app.connect("doctree-resolved", link_rows_and_theorems)
     app.connect("env-updated", write_ledger_again)
+    app.connect("env-get-updated", number_by_note, priority=600)  # after Sphinx has counted
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
