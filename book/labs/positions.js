@@ -152,7 +152,7 @@ export const lab = {
   controls: [
     { kind: "choice", key: "kind", label: "Positions", options: [["rotary", "Rotary"], ["sines", "Sines, added"]] },
     { kind: "slider", key: "place", label: "Shift both by", min: 0, max: LATEST, step: 1 },
-    { kind: "slider", key: "base", label: "Base of the rates", min: 2, max: 6, step: 1, show: (base) => grouped(10 ** base) },
+    { kind: "slider", key: "base", label: "Base of the frequencies", min: 2, max: 6, step: 1, show: (base) => grouped(10 ** base) },
   ],
   numbers,
   draw,
