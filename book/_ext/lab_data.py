@@ -5,12 +5,14 @@ only if the environment variable ATTNBOOK_LABS_ENCODER is set, and then its weig
 machine (``python -m attnbook models get sentence-encoder``).
 """
 
+import importlib.util
 import json
 import os
 import struct
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -272,6 +274,14 @@ def drawn_after(prompt: list[int], draws: list[float], **options: Any) -> list[i
     return ids[1 + len(prompt) :]
 
 
+def in_page(name: str) -> ModuleType:
+    """Return a module of ``book/live`` that the page's Python has, too."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"book/live/{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def encoder_of_the_site() -> bytes:
     encoder = sentence_encoder()
     return encoder_file(encoder.weights, encoder.tokenizer.tokens)
@@ -286,6 +296,8 @@ FILES: dict[str, Callable[[], bytes]] = {
     "decoding_record.js": lambda: as_module(decoding_record()),
     "heads_record.js": lambda: as_module(heads_record()),
     "pruning_record.js": lambda: as_module(pruning_record()),
+    "cheating_record.js": lambda: as_module(in_page("cheating").recorded()),
+    "own_attention_record.js": lambda: as_module(in_page("own_attention").recorded()),
 }
 """Files that stand beside the modules of `book/labs` in the site, and what makes each."""
 if os.environ.get("ATTNBOOK_LABS_ENCODER"):

@@ -33,6 +33,8 @@ LOADED = (
     "live.css",
     "kernel.js",
     "kernel.py",
+    "cheating.py",
+    "own_attention.py",
     "codemirror/codemirror.js",
     "matmul/matmul.py",
     "matmul/loops.so",
