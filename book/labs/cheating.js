@@ -6,7 +6,7 @@ import { LETTER, linesOf } from "./tokens.js";
 
 const MOST = 7; // bits per byte at the top of the picture
 const ROUND = 10; // steps between two pictures
-const SHOWN = 4; // lines of a text
+const SHOWN = 3; // lines of a text
 const KINDS = [["masked", "With the mask", "blue"], ["unmasked", "Without", "orange"]];
 
 function numbers({ run }) {
@@ -76,7 +76,7 @@ function says({ phase }, { losses, end, step, steps }) {
   if (!told) return "Training begins.";
   const [masked, unmasked] = KINDS.map(([kind]) => number(losses[kind][told - 1]));
   if (!end) return `After ${told} of ${steps} steps the loss is ${masked} bits per byte with the mask and ${unmasked} without.`;
-  return `After ${steps} steps the loss is ${masked} bits per byte with the mask and ${unmasked} without. Letter by letter it is ${number(end.masked.one_by_one)} and ${number(end.unmasked.one_by_one)}, so the model without a mask has learned nothing that helps it write.`;
+  return `After ${steps} steps the loss is ${masked} bits per byte with the mask and ${unmasked} without. Letter by letter it is ${number(end.masked.one_by_one)} and ${number(end.unmasked.one_by_one)}, so what the model without a mask has learned does not help it write.`;
 }
 
 /* The page's Python trains, some steps between two pictures. */

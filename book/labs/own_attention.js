@@ -4,7 +4,7 @@ import { group, number, rect, svg, text } from "./kit.js";
 import { record } from "./own_attention_record.js";
 import { LETTER, linesOf } from "./tokens.js";
 
-const SHOWN = 6; // lines of a text
+const SHOWN = 5; // lines of a text
 const OWN = { softmax: "your softmax", attention: "your attention" };
 const FAULTS = { half: "no maximum, float16", scale: "no scale", queries: "softmax over queries", mask: "no mask" };
 const NAMES = { ...OWN, ...FAULTS };
@@ -19,7 +19,7 @@ function numbers({ kind, answer }) {
 /* What the writer writes, and what it loses. */
 function panel(x, y, width, title, hue, found, empty) {
   const most = Math.floor((width - 20) / LETTER);
-  const words = !found ? empty : found.error === "NaN" ? `${found.text}\n→ NaN: the writer stops here.` : found.error ? `${found.text}\n→ ${found.error}` : found.text;
+  const words = !found ? empty : found.error === "NaN" ? `${found.text}\n→ nan: the writer cannot choose a token.` : found.error ? `${found.text}\n→ ${found.error}` : found.text;
   const loss = found?.bits == null ? (found ? "no loss: not a number" : "") : `${number(found.bits, 3)} bits per byte`;
   return group({},
     rect(x, y + 20, 3, 30 + 19 * SHOWN, { class: `fill-${hue}` }),
@@ -33,7 +33,7 @@ function draw({ kind }, { found, right, same, recorded }, width) {
   const high = 60 + 19 * SHOWN;
   const [room, x, y] = wide ? [(width - 24) / 2, (width + 24) / 2, 0] : [width, 0, high + 10];
   return svg(width, wide ? high : 2 * high + 10,
-    panel(0, 0, room, `With ${NAMES[kind]}`, same ? "green" : "orange", found, "Press the button to run it."),
+    panel(0, 0, room, `With ${NAMES[kind]}`, !found ? "soft" : same ? "green" : "orange", found, "Press the button to run it."),
     text(room, 13, found ? (recorded ? "recorded" : "in this page") : "", { class: "minor", anchor: "end" }),
     panel(x, y, room, "With the writer’s own attention", "blue", right, ""));
 }
@@ -42,7 +42,7 @@ function says({ kind, phase }, { found, right, same }) {
   if (phase === "asked") return `The writer writes with ${NAMES[kind]}.`;
   if (phase === "failed") return "Python has stopped before the end. You can press the button again.";
   if (!found) return `Run your answers to the tasks above, then press the button: the writer writes with ${NAMES[kind]} in all 36 heads.`;
-  if (found.error === "NaN") return `With ${NAMES[kind]} the first number that overflows becomes NaN, and the writer cannot choose a token.`;
+  if (found.error === "NaN") return `With ${NAMES[kind]} the logits are nan, not a number, so the writer cannot choose a token.`;
   if (found.error) return `With ${NAMES[kind]} the writer stops: ${found.error}`.replace(/[^.?!]$/, "$&.");
   if (same) return `With ${NAMES[kind]} the writer writes the same text as with its own attention.`;
   const words = found.bits == null ? "its loss is not a number" : `it loses ${number(found.bits, 3)} bits per byte on a scene, and ${number(right.bits, 3)} with its own`;

@@ -104,7 +104,7 @@ function draw(state, found, width) {
   const block = 34 + 19 * SHOWN + 8;
   const other = wide ? [0, high + 10, width] : [0, textY + block, width];
   const prompt = textOf(record.promptPieces).replace(/\n/g, "");
-  return svg(width, other[1] + (wide ? 34 + 19 * 3 : block),
+  return svg(width, other[1] + block,
     switches(0, 0, pitch, state, found),
     gauge(x, y, room, found),
     written(textX, textY, room, `It writes after “${prompt}”`, found.known?.pieces),

@@ -52,9 +52,7 @@ class Pair:
             decay = (1 + math.cos(math.pi * self.step / STEPS)) / 2
             rate = RATE * min(1, (self.step + 1) / WARMUP) * decay
             for causal, weights in self.weights.items():
-                loss, found = gradients(
-                    weights, windows[:, :-1], windows[:, 1:], is_causal=causal
-                )
+                loss, found = gradients(weights, windows[:, :-1], windows[:, 1:], is_causal=causal)
                 found, _ = clip_gradients(found, 1.0)
                 self.weights[causal] = self.optimizers[causal].step(weights, found, rate)
                 losses[causal].append(round(float(loss) / math.log(2), 3))

@@ -1,4 +1,4 @@
-"""Figure `own_attention`: the writer with another softmax or attention, that of the reader or a bug.
+"""Figure `own_attention`: the writer with a softmax or attention of the reader, or with a bug.
 
 The page's Python runs `answer`, which prints JSON; the site is built with `recorded`.
 """
@@ -69,10 +69,17 @@ def row_by_row(attention):
 
 def of_the_reader(name: str):
     """Return a function of the page's Python, or raise NameError."""
-    try:
-        return vars(sys.modules["__main__"])[name]
-    except KeyError:
-        raise NameError(f"{name} is not defined yet: run your answer to its task above") from None
+    function = vars(sys.modules["__main__"]).get(name)
+    if function is None:
+        raise NameError(f"{name} is not defined yet: run your answer to its task above")
+
+    def call(*arguments):
+        found = function(*arguments)
+        if found is None:
+            raise TypeError(f"{name} returns nothing: is a return missing?")
+        return found
+
+    return call
 
 
 def attention_of(kind: str):
