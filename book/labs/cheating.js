@@ -6,7 +6,7 @@ import { LETTER, linesOf } from "./tokens.js";
 
 const MOST = 7; // bits per byte at the top of the picture
 const ROUND = 10; // steps between two pictures
-const SHOWN = 3; // lines of a text
+const shown = (width) => (width > 500 ? 3 : 4); // lines of a text
 const KINDS = [["masked", "With the mask", "blue"], ["unmasked", "Without", "orange"]];
 
 function numbers({ run }) {
@@ -54,8 +54,8 @@ function judgement(x, y, width, { end }) {
 
 function texts(x, y, width, { end }) {
   return KINDS.map(([kind, title, hue], k) => {
-    const top = y + k * (26 + 19 * SHOWN);
-    const lines = end ? linesOf(end[kind].text, Math.floor(width / LETTER)).slice(0, SHOWN) : [];
+    const top = y + k * (26 + 19 * shown(width));
+    const lines = end ? linesOf(end[kind].text, Math.floor(width / LETTER)).slice(0, shown(width)) : [];
     return group({},
       text(x, top + 13, `${title}, it writes after “ROMEO:”`, { class: `strong ${hue}` }),
       lines.map((words, i) => text(x, top + 33 + 19 * i, words, { class: "mono" })));
@@ -64,7 +64,7 @@ function texts(x, y, width, { end }) {
 
 function draw(state, found, width) {
   const wide = width > 500;
-  const block = 2 * (26 + 19 * SHOWN);
+  const block = 2 * (26 + 19 * shown(width));
   if (wide) return svg(width, 240 + block, training(0, 0, 340, 230, found), judgement(380, 0, 300, found), texts(0, 244, width, found));
   return svg(width, 424 + block, training(0, 0, width, 220, found), judgement(0, 232, width, found), texts(0, 428, width, found));
 }
