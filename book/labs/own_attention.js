@@ -42,11 +42,11 @@ function says({ kind, phase }, { found, right, same }) {
   if (phase === "asked") return `The writer writes with ${NAMES[kind]}.`;
   if (phase === "failed") return "Python has stopped before the end. You can press the button again.";
   if (!found) return `Run your answers to the tasks above, then press the button: the writer writes with ${NAMES[kind]} in all 36 heads.`;
-  if (found.error === "NaN") return `With ${NAMES[kind]} the logits are nan, not a number, so the writer cannot choose a token.`;
-  if (found.error) return `With ${NAMES[kind]} the writer stops: ${found.error}`.replace(/[^.?!]$/, "$&.");
-  if (same) return `With ${NAMES[kind]} the writer writes the same text as with its own attention.`;
-  const words = found.bits == null ? "its loss is not a number" : `it loses ${number(found.bits, 3)} bits per byte on a scene, and ${number(right.bits, 3)} with its own`;
-  return `With ${NAMES[kind]} the writer writes another text; ${words}.`;
+  if (found.error === "NaN") return `With ${NAMES[kind]}, the logits become nan, which is not a number, so the writer cannot choose a token.`;
+  if (found.error) return `With ${NAMES[kind]}, the writer stops: ${found.error}`.replace(/[^.?!]$/, "$&.");
+  if (same) return `With ${NAMES[kind]}, the writer writes the same text as with its own attention.`;
+  const words = found.bits == null ? "its loss on a scene is not a number" : `its loss on a scene is ${number(found.bits, 3)} bits per byte, and ${number(right.bits, 3)} with its own attention`;
+  return `With ${NAMES[kind]}, the writer writes another text, and ${words}.`;
 }
 
 async function next({ kind, phase, seed }) {

@@ -12,7 +12,7 @@ def softmax(s):
     e = np.exp(s)
     return e / e.sum(axis=-1, keepdims=True)
 def attention(Q, K, V):
-    return softmax(Q @ np.matrix_transpose(K)) @ V  # the scale is missing"""
+    return softmax(Q @ np.matrix_transpose(K) / 192**0.5) @ V  # the root of another width"""
 
 
 class Box:
