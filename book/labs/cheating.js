@@ -2,6 +2,7 @@
 
 import { curve, group, line, number, range, rect, scale, svg, text } from "./kit.js";
 import { record } from "./cheating_record.js";
+import { ask } from "./python.js";
 import { LETTER, linesOf } from "./tokens.js";
 
 const MOST = 7; // bits per byte at the top of the picture
@@ -82,14 +83,14 @@ function says({ phase }, { losses, end, step, steps }) {
 /* The page's Python trains, some steps between two pictures. */
 async function next({ phase, run, seed }) {
   if (!["begin", "train", "end"].includes(phase)) return undefined;
-  const ask = (what) => globalThis.attnbookPython.run("Training", `__import__("cheating").${what}`);
+  const call = (what) => ask("Training", `__import__("cheating").${what}`);
   try {
     if (phase === "begin") {
-      await ask(`begin(${seed})`);
+      await call(`begin(${seed})`);
       return { phase: "train", run: { losses: { masked: [], unmasked: [] }, end: null } };
     }
-    if (phase === "end") return { phase: "done", run: { ...run, end: await ask("end()") } };
-    const more = await ask(`train(${ROUND})`);
+    if (phase === "end") return { phase: "done", run: { ...run, end: await call("end()") } };
+    const more = await call(`train(${ROUND})`);
     const losses = Object.fromEntries(KINDS.map(([kind]) => [kind, [...run.losses[kind], ...more[kind]]]));
     return { phase: losses.masked.length < record.steps ? "train" : "end", run: { losses, end: null } };
   } catch {

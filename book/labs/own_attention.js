@@ -2,6 +2,7 @@
 
 import { group, number, rect, svg, text } from "./kit.js";
 import { record } from "./own_attention_record.js";
+import { ask } from "./python.js";
 import { LETTER, linesOf } from "./tokens.js";
 
 const SHOWN = 5; // lines of a text
@@ -52,7 +53,7 @@ function says({ kind, phase }, { found, right, same }) {
 async function next({ kind, phase, seed }) {
   if (phase !== "asked") return undefined;
   try {
-    const answer = await globalThis.attnbookPython.run("The writer", `__import__("own_attention").answer("${kind}", ${seed})`);
+    const answer = await ask("The writer", `__import__("own_attention").answer("${kind}", ${seed})`);
     return { phase: "done", answer: { kind, ...answer } };
   } catch {
     return { phase: "failed" };

@@ -110,7 +110,7 @@
         const absolute = (file) => ({ ...file, url: new URL(file.url, home).href });
         worker.postMessage({
           ...settings, kind: "start", place, draws: this.plots,
-          own: ["kernel.py", "cheating.py", "own_attention.py", "matmul.py", "loops.so"].map((path) => ({ path, url: home + path + version, bytes: 0 })),
+          own: settings.own.map((path) => ({ path, url: home + path + version, bytes: 0 })),
           wheels: settings.wheels.map(absolute), data: data.map(absolute),
         });
       });
@@ -163,7 +163,7 @@
       this.wait(`${cell.label} runs …`, cell.seconds);
       const end = await new Promise((resolve) => {
         this.finish = resolve;
-        this.worker.postMessage({ kind: "run", source, leash: this.leash, draws: draws(source), soon: this.plots && cells.includes(cell) });
+        this.worker.postMessage({ kind: "run", source, leash: this.leash, draws: draws(source), soon: !!cell.box && this.plots });
       });
       URL.revokeObjectURL(this.leash);
       const seconds = ((performance.now() - began) / 1000).toFixed(1);
@@ -211,6 +211,8 @@
       this.tell("Restarted. No cell has run.");
     },
   };
+
+  window.attnbookPython = python;
 
   // ---------------------------------------------------------------- the line at the foot of the page
 
@@ -514,36 +516,6 @@
       if (done) this.title?.append(make("span", { class: "live-done" }, "✓ done"));
     }
   }
-
-  // ---------------------------------------------------------------- figures that run Python
-
-  /** What a figure of the page runs in the place of a cell; it keeps what is printed. */
-  class Guest {
-    constructor(label, text) {
-      Object.assign(this, { label, text, seconds: 0, printed: "", error: "" });
-    }
-
-    mark() {}
-
-    begin() {}
-
-    end() {}
-
-    show({ kind, name, text }) {
-      if (kind === "error") this.error = text;
-      else if (kind === "stream" && name === "stdout") this.printed += text;
-    }
-  }
-
-  window.attnbookPython = {
-    /** Run code after what waits, and return what its last line printed in JSON. */
-    async run(label, source) {
-      const guest = new Guest(label, source);
-      const end = await python.run(guest);
-      if (!end.ok) throw new Error(guest.error || "stopped");
-      return JSON.parse(guest.printed.trim().split("\n").at(-1));
-    },
-  };
 
   // ---------------------------------------------------------------- answers as files
 

@@ -253,12 +253,16 @@ def test_a_reader_goes_through_a_chapter(open_chapter, tmp_path):
 
 
 def a_figure_runs_code_between_cells(reader):
-    run = "source => window.attnbookPython.run('A figure', source)"
-    assert reader.tab.evaluate(run, "print('a word')\nprint('[1, 2]')") == [1, 2]
-    own = ("cheating", "own_attention")
-    assert reader.tab.evaluate(run, f"import {', '.join(own)}\nprint('true')") is True
-    with pytest.raises(Exception, match="ZeroDivisionError"):
-        reader.tab.evaluate(run, "1 / 0")
+    run = """async text => {
+        const guest = { text, label: "A figure", told: "", mark() {}, begin() {}, end() {} };
+        guest.show = message => guest.told += message.text;
+        const end = await window.attnbookPython.run(guest);
+        return [end.ok, guest.told];
+    }"""
+    assert reader.tab.evaluate(run, "import cheating, own_attention\nprint([1])") == [True, "[1]\n"]
+    ok, told = reader.tab.evaluate(run, "1 / 0")
+    assert not ok
+    assert "ZeroDivisionError" in told
 
 
 def nothing_is_loaded_before_run_and_then_the_named_files_alone(reader):
