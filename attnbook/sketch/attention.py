@@ -45,9 +45,9 @@ class SketchAttention:
         runs compiled loops on NumPy arrays, ``"cupy"`` runs CUDA kernels on CuPy arrays.
     n_probes : int
         How many buckets a query looks into in each table: its own, and by the `probes` of the hash
-        those that most likely hold a near key. With more than one the chance that a key was found
-        is not known. So the estimator ``"importance"`` is refused, and the evidence is NaN. The
-        kernels of ``"cupy"`` look into one bucket alone.
+        those that most likely hold a near key. With more than one the probability that a key was
+        found is not known. So the estimator ``"importance"`` is refused, and the evidence is
+        NaN. The kernels of ``"cupy"`` look into only one bucket.
 
     Raises
     ------
