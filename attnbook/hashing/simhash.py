@@ -73,7 +73,7 @@ class SimHash(RandomProjections):
         check_directions(self.directions)
         if self.n_projections > MOST_BITS:
             raise ValueError(
-                f"directions must have at most {MOST_BITS} projections per table, since a signature "
+                f"directions must have at most {MOST_BITS} projections per table, as a signature "
                 f"has 64 bits, got {self.n_projections}"
             )
 

@@ -45,7 +45,7 @@ class Settings:
                 raise ValueError(f"n_probes must be 1 for impl 'cupy', got {self.n_probes}")
             if estimator == "importance":
                 raise ValueError(
-                    "n_probes must be 1 for estimator 'importance', since the probability to find a "
+                    "n_probes must be 1 for estimator 'importance', as the probability to find a "
                     f"key in several buckets of a table is not known, got {self.n_probes}"
                 )
         if estimator == "importance" and not self.knows_chances:
