@@ -31,7 +31,7 @@ ENTRY_BYTES, START_BYTES = 8, 4
 
 @dataclass(frozen=True)
 class Costs:
-    """The prices that the planner reckons with, in nanoseconds of your machine.
+    """The costs that the planner uses, in nanoseconds on your machine.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class Cost:
 
     @property
     def total(self) -> float:
-        """Nanoseconds a query."""
+        """Nanoseconds per query."""
         return self.hashing + self.look_ups + self.candidates
 
 
@@ -112,7 +112,7 @@ class Plan:
     predicted : Cost or None
         What a query costs, if a sample was given.
     considered : tuple of Plan
-        All plans that were weighed, from the cheapest, which is this one, to the most expensive.
+        All plans that were compared, from the cheapest, which is this one, to the most expensive.
 
     Examples
     --------
@@ -153,7 +153,7 @@ class Plan:
         return self.n_tables * (ENTRY_BYTES * self.n + START_BYTES * (cells + 1))
 
     def table(self, most: int = 10) -> str:
-        """Return the cheapest plans that were weighed as lines of text, `most` of them.
+        """Return up to `most` of the cheapest plans as lines of text.
 
         The columns are L, κ, buckets per table, the width, keys that are met (those met in several
         tables as often), megabytes, and the nanoseconds of a query.
@@ -194,7 +194,7 @@ class Plan:
         return at_least_once(p, self.n_tables, self.n_projections)
 
     def miss_probability(self, distance: Any) -> Any:
-        r"""Return :math:`(1 - p_T(D))^L`: at most δ up to `d_avg`, but for rounding."""
+        r"""Return :math:`(1 - p_T(D))^L`: at most δ up to `d_avg`, apart from rounding."""
         return (1 - self._in_a_table(distance)) ** self.n_tables
 
     def _in_a_table(self, distance):
@@ -234,7 +234,7 @@ class Plan:
 
 
 def expected_cost(plan: Plan, distances: np.ndarray, d: int, costs: Costs) -> Cost:
-    """Return the cost of a query: hashing, look-ups, and each candidate once a table."""
+    """Return the cost of a query: hashing, look-ups, and each candidate once per table."""
     widths = np.maximum(distances / plan.width, FINEST)
     if plan.n_probes == 1:
         log_p = np.interp(np.log(widths), *_log_collision())
