@@ -34,43 +34,42 @@ def beam_search(
     weights, source
         As in `greedy_decode`.
     n_beams : int
-        How many sequences are kept, at least 1.
+        The number of sequences that are kept, at least 1.
     length_penalty : float
-        c, at least 0. y are the new tokens, the stop token included. With c = 0 the score is the
-        log-probability, which falls with every token, so that short sequences win. The larger c
-        is, the less the length counts against a long sequence.
+        The exponent c, at least 0. y stands for the new tokens, including the stop token. With
+        c = 0 the score is the log-probability. Since it falls with every token, short sequences
+        win. A larger c favours longer sequences.
     **options
-        All others of `greedy_decode`; `prompt` and `max_length` must be given.
+        All other options of `greedy_decode`; `prompt` and `max_length` are required.
 
     Returns
     -------
     Decoded
-        It has an axis of beams: tokens (batch, n_beams, n), scores (batch, n_beams) in falling
-        order.
+        The result with an axis of beams: tokens (batch, n_beams, n), and scores (batch, n_beams)
+        in descending order.
 
     Raises
     ------
     TypeError, ValueError
-        As in `greedy_decode`; also if `n_beams` is not an int of at least 1, or `length_penalty` is
-        not a finite number of at least 0, or makes the penalty of `max_length` overflow.
+        As in `greedy_decode`. Also if `n_beams` is not an int of at least 1, or if `length_penalty`
+        is not a finite number of at least 0 or makes the penalty of `max_length` overflow.
 
     Notes
     -----
     Each step scores every continuation of every kept sequence and keeps the best `n_beams`. A
-    sequence that has ended, a finished hypothesis, stays as long as its score is among these. An
-    unfinished one ranks by the penalised score of the tokens that it has so far, where Hugging Face
-    ranks it by log p and penalises those that have ended alone. Decoding ends when all have ended.
-    Of equal scores the better beam and then the first token in the vocabulary wins, so that one
-    beam is `greedy_decode`.
-    With `processors` log p(y | x) is the sum of what they make of the model's log p, as it is: not
-    renormalised.
-    Nothing is pruned, and the result is exact, once `n_beams` is at least the number of sequences,
-    with those that `max_length` cuts. `n_beams` may exceed that: a place that no sequence takes has
-    score −∞ and length 0. More beams are not always better: a prefix that is dropped at one width
-    can be the best at the end.
-    Cost: that of `greedy_decode` on batch · n_beams sequences, and O(n_beams V log(n_beams V)) a
-    step. The beginning that all prompts of a batch have room for is read once for each sequence,
-    and the rest of a longer prompt once for each beam.
+    sequence that has ended (a finished hypothesis) stays as long as its score is among these. An
+    unfinished hypothesis is ranked by the penalised score of its tokens so far, whereas Hugging
+    Face ranks it by log p and penalises only finished ones. Decoding ends when all have ended. Of
+    equal scores the better beam wins, and then the first token in the vocabulary, so that one beam
+    is `greedy_decode`.
+    With `processors`, log p(y | x) is the sum of the processed log p, which are not renormalised.
+    If `n_beams` is at least the number of possible sequences (those cut by `max_length` count),
+    nothing is pruned and the result is exact. `n_beams` may be larger; beams without a sequence
+    have score −∞ and length 0. More beams are not always better, because a prefix that is dropped
+    at one width can be the best at the end.
+    Cost: the cost of `greedy_decode` for batch · n_beams sequences, and O(n_beams V log(n_beams V))
+    per step. Up to the length of the shortest prompt of a batch, prompts are read once per
+    sequence, and the rest of a longer prompt is read once per beam.
 
     References
     ----------

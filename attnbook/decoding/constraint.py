@@ -1,4 +1,4 @@
-"""Constrained decoding: a processor that lets through what an automaton accepts."""
+"""Constrained decoding: a processor that allows only what an automaton accepts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,42 +15,42 @@ from attnbook.decoding.processors import Processor
 def constrain(
     automaton: Automaton, tokens: Sequence[str] | Sequence[bytes], stop: int
 ) -> Processor:
-    """Return a processor that bans every token with which no valid text can go on.
+    """Return a processor that bans every token after which no valid text is possible.
 
     Parameters
     ----------
     automaton : Automaton
-        Which texts are valid. It reads what was made after the prompt.
+        The rule that says which texts are valid. It reads the tokens made after the prompt.
     tokens : sequence of str or of bytes
-        ``tokens[i]`` is what token i stands for, one symbol or several: characters for an automaton
-        of str, bytes for one of bytes. Tokens beyond the sequence, and those that stand for an
-        empty text, are banned.
+        ``tokens[i]`` is the text of token i, one or more symbols. Symbols are characters for an
+        automaton of str, and bytes for an automaton of bytes. Tokens beyond the sequence and tokens
+        with an empty text are banned.
     stop : int
-        The token that ends a sequence: possible where the text is valid, and only there. Give it to
-        ``stop=`` of the strategy too.
+        The token that ends a sequence. It is allowed where the text so far is valid, and only
+        there. Pass it to ``stop=`` of the decoding function, too.
 
     Returns
     -------
     callable
-        A logits processor, for every strategy. It bans by −∞ and leaves all else as it is.
+        A logits processor for every decoding function. It sets the scores of banned tokens to −∞
+        and does not change the others.
 
     Raises
     ------
     TypeError
-        If `automaton` is none, or `tokens` are not all str or all bytes.
+        If `automaton` is not an Automaton, or if `tokens` are not all str or all bytes.
     ValueError
-        If `stop` is below 0, or no valid text consists of symbols that are tokens of their own.
+        If `stop` is below 0, or if no valid text consists of symbols that are tokens themselves.
 
     Notes
     -----
-    A token of several symbols is possible if the automaton can read all of them, be it the end of
-    one word and the beginning of another. Each symbol that the automaton reads must be a token of
-    its own, as each byte is in a byte-pair encoding: transitions of others are left out. So a valid
-    text can always be finished, if `max_length` leaves room for it: a sequence that is cut may be
-    the beginning of a valid one. What a model cannot say it is made to say: at each step the
-    distribution is that of the model given that the next token is possible, not given that the
-    whole text is valid.
-    Cost: O(V) for each state, once; then one look into a table for each token made.
+    A token of several symbols is allowed if the automaton can read all of them, even if the token
+    crosses a boundary of the grammar. Each symbol that the automaton reads must itself be a token,
+    as each byte is in a byte-pair encoding; transitions of other symbols are dropped. So a valid
+    text can always be completed if `max_length` suffices, and a sequence that is cut is the
+    beginning of a valid one. At each step the distribution is the model's, given that the next
+    token is allowed. It is not the model's distribution given that the whole text is valid.
+    Cost: O(V) once for each state that is reached, and then one table look-up per token made.
 
     References
     ----------

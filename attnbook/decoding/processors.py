@@ -1,14 +1,15 @@
-r"""Logits processors: what changes the scores of the next token before one is chosen.
+r"""Logits processors: functions that change the scores of the next token before one is chosen.
 
 A **logits processor** is a pure function ``(log_p, prefixes) -> log_p``. `log_p` (rows, V) holds a
-score for every next token of every sequence, the model's log p at first, and −∞ bans a token. The
-result need not be normalised, because a draw takes its softmax. `prefixes` holds one `Prefix` for
-each row; what is returned for a sequence that has ended, or still reads its prompt, is ignored.
-The processors of this module widen scores in half precision to float32 and return them so, because
-a sum over a vocabulary in half precision stops growing long before it reaches 1. Every strategy
-widens what any other processor returns.
-`greedy_decode`, `sample`, `stream`, `beam_search` and `speculative_sample` apply all that their
-``processors=`` holds, one after the other.
+score for every next token of every sequence. At first the scores are the model's log p, and a score
+of −∞ bans a token. The result need not be normalised, because a draw takes its softmax. `prefixes`
+holds one `Prefix` for each row. The result is ignored for a sequence that has ended or still reads
+its prompt.
+The processors of this module return float32 for scores in half precision, because a sum over a
+vocabulary in half precision stops growing long before it reaches 1. Every strategy also widens the
+results of other processors.
+`greedy_decode`, `sample`, `stream`, `beam_search` and `speculative_sample` apply their
+``processors=`` one after the other.
 """
 
 import math
@@ -25,14 +26,14 @@ from attnbook.single_head.softmax import softmax_of
 
 
 class Prefix(NamedTuple):
-    """What one sequence holds so far, in NumPy.
+    """The tokens of one sequence so far, in NumPy.
 
     Attributes
     ----------
     prompt : integer array, shape (n_p,)
-        Its prompt, without padding.
+        The prompt of the sequence, without padding.
     made : integer array, shape (n,)
-        The tokens made after it.
+        The tokens made after the prompt.
     """
 
     prompt: Annotated[np.ndarray, "n_p"]
@@ -49,7 +50,7 @@ Processor = Callable[[Array, list[Prefix]], Array]
 def longer(
     prefixes: list[Prefix], tokens: Annotated[Array, "batch"], made: Annotated[Array, "batch"]
 ) -> list[Prefix]:
-    """Return the prefixes with one token more where it was `made`."""
+    """Return the prefixes, each with its new token where one was `made`."""
     ids, grows = numbers_of("tokens", tokens), numbers_of("made", made)
     return [
         Prefix(prefix.prompt, np.append(prefix.made, ids[b])) if grows[b] else prefix
@@ -58,19 +59,21 @@ def longer(
 
 
 def temperature(temperature: float) -> Processor:
-    r"""Return a processor that sharpens the distribution, or evens it out.
+    r"""Return a processor that sharpens or flattens the distribution.
 
     .. math:: p_T \propto p^{1/T}
 
     Parameters
     ----------
     temperature : float
-        T, above 0: below 1 it favours likely tokens, above 1 it evens them out.
+        The temperature T, above 0. A value below 1 favours likely tokens, and a value above 1
+        flattens the distribution.
 
     Returns
     -------
     callable
-        It divides `log_p` by T. Beyond 1e-30 and 1e30 nothing changes any more.
+        A processor that divides `log_p` by T. It treats a T below 1e-30 as 1e-30, and a T above
+        1e30 as 1e30.
 
     Raises
     ------
@@ -100,8 +103,9 @@ def top_k(k: int) -> Processor:
     Parameters
     ----------
     k : int
-        At least 1. Of equally likely tokens the first in the vocabulary stay, so that k are left,
-        where Hugging Face keeps all that equal the k-th. A k beyond the vocabulary keeps all.
+        The number of tokens to keep, at least 1. Of equally likely tokens the first in the
+        vocabulary stay, so that exactly k are left, whereas Hugging Face keeps all that equal the
+        k-th. If k exceeds the size of the vocabulary, all tokens stay.
 
     Returns
     -------
@@ -114,7 +118,7 @@ def top_k(k: int) -> Processor:
 
     Notes
     -----
-    Cost: O(V log V) a row.
+    Cost: O(V log V) per row.
 
     References
     ----------
@@ -140,14 +144,14 @@ def top_k(k: int) -> Processor:
 
 
 def top_p(p: float) -> Processor:
-    """Return a processor that keeps the nucleus: the fewest most likely tokens of probability p.
+    """Return a processor that keeps the nucleus: the most likely tokens, up to probability p.
 
     Parameters
     ----------
     p : float
-        Above 0 and at most 1: the fewest most likely tokens stay whose probabilities come to at
-        least this, up to rounding. The most likely token always stays. Of equally likely ones the
-        first in the vocabulary stay. 1 keeps all.
+        The threshold, above 0 and at most 1. The smallest set of most likely tokens stays whose
+        probabilities sum to at least p, up to rounding. The most likely token always stays. Of
+        equally likely tokens the first in the vocabulary stay. With p = 1 all tokens stay.
 
     Returns
     -------
@@ -160,12 +164,12 @@ def top_p(p: float) -> Processor:
 
     Notes
     -----
-    The probabilities are the softmax of what comes in, after the processors before this one.
-    A sum reaches p if it misses p by no more than 128 units in the last place (1.5e-5 in float32,
-    3e-14 in float64). So of the probabilities .5, .3, .1 and .1 a p of 0.8 keeps two tokens,
-    although neither their logarithms nor 0.8 are exact numbers. Hugging Face leaves such a tie to
-    rounding, which may keep one token more.
-    Cost: O(V log V) a row.
+    The probabilities are the softmax of the scores after all earlier processors.
+    A sum counts as p if it falls short of p by no more than 128 units in the last place (1.5e-5 in
+    float32, 3e-14 in float64). For example, p = 0.8 keeps two of the probabilities .5, .3, .1 and
+    .1, although neither their logarithms nor 0.8 are exact in floating point. Hugging Face leaves
+    such a tie to rounding, which may keep one more token.
+    Cost: O(V log V) per row.
 
     References
     ----------
@@ -197,14 +201,16 @@ def top_p(p: float) -> Processor:
 
 
 def min_p(p: float) -> Processor:
-    r"""Return a processor that bans what is less likely than a share of the most likely token.
+    r"""Return a processor that bans tokens much less likely than the most likely one.
+
+    It bans token j if
 
     .. math:: p_j < p \cdot \max_l p_l
 
     Parameters
     ----------
     p : float
-        From 0 to 1. 0 bans nothing, 1 keeps the most likely tokens alone.
+        The threshold, from 0 to 1. 0 bans nothing, and 1 keeps only the most likely tokens.
 
     Returns
     -------
@@ -247,8 +253,8 @@ def repetition_penalty(penalty: float) -> Processor:
     Parameters
     ----------
     penalty : float
-        θ, above 0. Above 1 it discourages the tokens of the prompt and those made after it, below
-        1 it encourages them.
+        The penalty θ, above 0. A value above 1 discourages the tokens of the prompt and those made
+        after it, and a value below 1 encourages them.
 
     Returns
     -------
@@ -261,12 +267,12 @@ def repetition_penalty(penalty: float) -> Processor:
 
     Notes
     -----
-    This is Hugging Face's rule, number by number, but it depends on where the zero of the scores
-    is. In this package processors get log-probabilities, which are at most 0: the rule then is
-    p^θ, a token that is certain stays so, and nothing depends on a constant in the logits. So does
-    Hugging Face in a beam search. When it samples it gives the raw logits to the same rule, where a
-    positive one is divided: then the same θ is another penalty.
-    Cost: O(n + V) a row, on the host.
+    This is Hugging Face's rule for each score, but the rule depends on where the zero of the scores
+    is. In this package processors receive log-probabilities, which are at most 0. The rule is then
+    p^θ, so a certain token stays certain, and a constant added to the logits changes nothing.
+    Hugging Face does the same in beam search. When it samples, however, it applies the rule to the
+    raw logits and divides positive ones, so the same θ acts differently.
+    Cost: O(n + V) per row, on the host.
 
     References
     ----------
@@ -299,7 +305,7 @@ def repetition_penalty(penalty: float) -> Processor:
 
 
 def widened(log_p):
-    """Return scores in the dtype to compute in, or raise if they are no array."""
+    """Return scores in the dtype to compute in, or raise if they are not an array."""
     check_array("log_p", log_p)
     return to_accumulate(log_p)
 

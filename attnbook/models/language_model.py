@@ -1,4 +1,4 @@
-"""A language model: a decoder and its tokenizer, which read text, judge it and write it."""
+"""A language model: a decoder with its tokenizer, which reads, scores and writes text."""
 
 import codecs
 import json
@@ -38,18 +38,18 @@ class LanguageModel:
     Attributes
     ----------
     weights : TransformerWeights
-        A decoder alone: its cross-attention and its encoder are None.
+        The weights of a decoder-only model, whose cross-attention and encoder are None.
     tokenizer : BytePairs
-        As many tokens as `weights` has rows in its embedding. Its end of text, `tokenizer.stop`,
-        is what the model reads before the first token of a text.
+        A tokenizer with as many tokens as the embedding of `weights` has rows. Its end-of-text
+        token, `tokenizer.stop`, is what the model reads before the first token of a text.
     context : int
-        The longest sequence that the model was trained on, in tokens. Longer texts are read in
-        windows.
+        The length in tokens of the longest sequence that the model was trained on. Longer texts are
+        read in windows.
 
     Raises
     ------
     TypeError, ValueError
-        If a part is of another class, or the sizes of the vocabularies differ.
+        If a part has the wrong class, or the sizes of the vocabularies differ.
 
     Examples
     --------
@@ -79,7 +79,7 @@ class LanguageModel:
     ) -> Self:
         """Return the model in another library, on another device or in another dtype.
 
-        Parameters are those of `attnbook.move`.
+        The parameters are those of `attnbook.move`.
         """
         weights = self.weights.to(library, device=device, dtype=dtype)
         return type(self)(weights, self.tokenizer, self.context)
@@ -95,15 +95,15 @@ class LanguageModel:
     def logits(self, text: str, *, impl: Impl = REFERENCE) -> Annotated[Array, "n vocabulary"]:
         """Return the logits of the token that follows each token of `text`.
 
-        `impl` says who attends, as in `attention`: a name, or a function of your own.
+        `impl` chooses the implementation of attention, by name or as a function, as in `attention`.
         """
         return transformer(None, self.ids(text), self.weights, impl=impl)
 
     def attention(self, text: str) -> Annotated[np.ndarray, "layers h n n"]:
         """Return the attention weights of every head over `text`, as NumPy arrays.
 
-        Entry [layer, head, i, j] is how much of what token i reads comes from token j. Raises a
-        ValueError if the model has no layer.
+        Entry [layer, head, i, j] is the weight that token i gives to token j. Raises a ValueError
+        if the model has no layer.
         """
         if not self.weights.decoder.layers:
             raise ValueError("weights must have at least 1 layer to attend, got 0")
@@ -112,9 +112,10 @@ class LanguageModel:
         return np.stack([move(A, "numpy") for A in recorder.weights])
 
     def stream(self, text: str, layer: int) -> Annotated[Array, "n d_model"]:
-        """Return the residual stream of `text` before `layer`: 0 is the embedding, with positions.
+        """Return the residual stream of `text` before `layer`.
 
-        The stream after the last layer is that before layer ``len(weights.decoder.layers)``.
+        Before layer 0 the stream is the embedding with positions. Use
+        ``len(weights.decoder.layers)`` for the stream after the last layer.
         """
         layer = check_int("layer", layer, at_most=len(self.weights.decoder.layers))
         return self._through(text, layer, REFERENCE)
@@ -124,10 +125,10 @@ class LanguageModel:
     ) -> tuple[
         Annotated[Array, "h n d_k"], Annotated[Array, "h n d_k"], Annotated[Array, "h n d_v"]
     ]:
-        """Return what attention receives in `layer`: query, key and value of every head.
+        """Return the queries, keys and values of every head of `layer`, as attention receives them.
 
-        Queries and keys are rotated by their positions. Where heads share keys and values, each
-        has a copy of them.
+        Queries and keys are already rotated by their positions. If heads share keys and values,
+        each head has a copy of them.
         """
         layer = check_int("layer", layer, at_most=len(self.weights.decoder.layers) - 1)
         seen = []
@@ -142,9 +143,9 @@ class LanguageModel:
     def surprisal(self, text: str, *, impl: Impl = REFERENCE) -> Annotated[np.ndarray, "n"]:
         r"""Return how many bits each token of `text` costs: :math:`-\log_2 p`.
 
-        The model reads windows of `context` tokens that overlap by half, so that every token but
-        those at the beginning of the text is judged after at least ``context // 2`` tokens before
-        it. The first token follows the end of the text before.
+        The model reads windows of `context` tokens that overlap by half. So it sees at least
+        ``context // 2`` tokens before every token, except at the beginning of the text. The first
+        token is judged after the end-of-text token.
 
         Cost: each token is read twice.
         """
@@ -161,9 +162,10 @@ class LanguageModel:
         return np.concatenate(bits)[:n]
 
     def bits_per_byte(self, text: str, *, impl: Impl = REFERENCE) -> float:
-        """Return the mean `surprisal` of a byte of `text` in UTF-8: the lower, the better.
+        """Return the mean `surprisal` per byte of `text` in UTF-8. Lower is better.
 
-        Bits a byte can be compared between models of other tokens, and with programs that compress.
+        Bits per byte can be compared between models with different tokens, and with compression
+        programs.
         """
         check_text("text", text)
         n_bytes = len(text.encode())
@@ -188,21 +190,22 @@ class LanguageModel:
         Parameters
         ----------
         prompt : str
-            What the model reads first. An empty one is the beginning of a text.
+            The text that the model reads first. If it is empty, the model begins a new text.
         length : int
-            How many tokens are drawn, at least 1. The end of the text ends it sooner.
+            The number of tokens to draw, at least 1. An end-of-text token ends the text earlier.
         rng : numpy.random.Generator or int
-            Where the draws come from; an int is a seed.
+            The source of the draws; an int is a seed.
         temperature : float
-            As in `attnbook.decoding.sampler`; below 1 the likely tokens become likelier.
+            The temperature, as in `attnbook.decoding.sampler`. A value below 1 favours likely
+            tokens.
         draft : LanguageModel, optional
             A smaller model with the same tokenizer, such as `draft_writer`, that proposes tokens,
-            as in `attnbook.decoding.speculative_sample`. The text is another one, from the same
+            as in `attnbook.decoding.speculative_sample`. The text is different, but it has the same
             distribution.
         lookahead : int
-            How many tokens the draft proposes at once.
+            How many tokens the draft model proposes at once.
         impl : str or callable
-            Who attends, as in `attention`.
+            The implementation of attention, as in `attention`.
         **options
             `top_k`, `top_p`, `min_p` and `repetition_penalty` of `attnbook.decoding.sampler`, and
             `processors` of `attnbook.decoding.greedy_decode`.
@@ -210,13 +213,12 @@ class LanguageModel:
         Raises
         ------
         TypeError, ValueError
-            If a part is not as above.
+            If an argument has the wrong type or is out of range.
 
         Notes
         -----
-        With a cache of keys and values. Where prompt and text grow beyond `context`, the model
-        goes on from the last ``context // 2`` tokens, and these are the prompt that a processor
-        sees.
+        The model writes with a KV cache. If prompt and text exceed `context`, the model continues
+        from the last ``context // 2`` tokens, and processors see these as the prompt.
         """
         options |= {"rng": rng, "temperature": temperature, "impl": impl}
         options |= {"draft": draft, "lookahead": lookahead}
@@ -234,10 +236,10 @@ class LanguageModel:
         impl: Impl = REFERENCE,
         **options: Any,
     ) -> Iterator[str]:
-        """Yield the text of `write` in pieces, each as soon as it is made.
+        """Yield the text of `write` piece by piece, each as soon as it is made.
 
-        Parameters are those of `write`, and so is what is raised, at the call. A character whose
-        bytes are in several tokens comes as a whole, with the last of them.
+        It has the parameters of `write` and raises the same errors when it is called. A character
+        whose bytes are in several tokens is yielded as a whole, with the last of these tokens.
 
         Examples
         --------
@@ -298,22 +300,23 @@ class LanguageModel:
 
 
 def writer() -> LanguageModel:
-    """Return the small language model that this package carries: it writes Shakespeare.
+    """Return the small language model in this package, which writes like Shakespeare.
 
-    A decoder of the kind that is used today: pre-norm with RMSNorm, rotary positions, gated
-    feed-forward (SwiGLU), grouped heads, tied embeddings, byte-pair tokens; 2.8 million
-    parameters, trained on 34 of the plays in `attnbook.data.plays`.
+    It is a decoder-only transformer with today's usual parts: pre-norm with RMSNorm, rotary
+    positions, gated feed-forward (SwiGLU), grouped-query attention, tied embeddings and byte-pair
+    tokens. It has 2.8 million parameters and was trained on 34 of the plays in
+    `attnbook.data.plays`.
 
     Returns
     -------
     LanguageModel
-        NumPy arrays in float32. ``writer().to("torch")`` is the same in PyTorch.
+        The model with NumPy arrays in float32. ``writer().to("torch")`` is the same in PyTorch.
 
     Notes
     -----
-    The weights are stored in half precision. Data, recipe, losses and limits stand in the model
-    card, `attnbook/models/writer.md`; ``tools/train_writer.py`` made them. They are ours, under
-    the licence of the package; the plays are in the public domain.
+    The weights are stored in half precision. The model card, `attnbook/models/writer.md`, describes
+    data, recipe, losses and limits. ``tools/train_writer.py`` trained the weights, which have the
+    licence of the package. The plays are in the public domain.
 
     Cost: one read of a file of 6 MB.
 
@@ -327,21 +330,21 @@ def writer() -> LanguageModel:
 
 
 def draft_writer() -> LanguageModel:
-    """Return a small and fast model that has the tokens of `writer`: it drafts what that writes.
+    """Return the small and fast draft model of `writer`, which has the same tokens.
 
     In speculative decoding it proposes several tokens, which the writer then judges in one pass. It
-    is of the writer's kind, with a single layer.
+    has the writer's architecture with a single layer.
 
     Returns
     -------
     LanguageModel
-        NumPy arrays in float32. Its tokenizer is the one that `writer` has, the same object.
+        The model with NumPy arrays in float32. Its tokenizer is the same object as the writer's.
 
     Notes
     -----
-    The weights are stored in half precision, and the tokenizer in the file of the writer alone.
-    ``python tools/train_writer.py draft_writer`` made them, from the plays that the writer was
-    trained on; the model card is `attnbook/models/writer.md`.
+    The weights are stored in half precision, and the tokenizer is stored only in the writer's file.
+    ``python tools/train_writer.py draft_writer`` trained them on the same plays as the writer. The
+    model card is `attnbook/models/writer.md`.
 
     Cost: one read of a file of less than 1 MB, and of the writer's tokenizer.
 
@@ -362,14 +365,14 @@ def draft_writer() -> LanguageModel:
 
 
 class _Undrawn(np.random.Generator):
-    """Leaves the numbers open: those of a file take their place."""
+    """A generator that draws nothing, because the numbers of a file replace the draws."""
 
     def uniform(self, low=0.0, high=1.0, size=None):
         return np.empty(size)
 
 
 def _carried(name):
-    """Return a model that this package carries in a file, in float32."""
+    """Return a model that this package holds in a file, in float32."""
     with packed("attnbook.models", name) as arrays:
         content = json.loads(str(arrays["content"]))
         found = {name: arrays[name].astype(np.float32) for name in arrays if name != "content"}
@@ -379,6 +382,6 @@ def _carried(name):
 
 @cache
 def _tokenizer():
-    """Return the tokenizer of the writer and of its draft."""
+    """Return the tokenizer of the writer and of its draft model."""
     with packed("attnbook.models", "writer.npz") as arrays:
         return BytePairs.from_dict(json.loads(str(arrays["content"]))["tokenizer"])
