@@ -27,7 +27,6 @@ def decode_attention(
     scale: float | None = None,
     impl: str = "tiled",
     timeout: float = 60.0,
-    compare: bool = True,
 ) -> torch.Tensor:
     r"""Return attention of a few queries, the same on every process, over a cache that is sharded.
 
@@ -54,8 +53,6 @@ def decode_attention(
         As of `ring_attention`.
     timeout : float
         As of `ring_attention`.
-    compare : bool
-        As of `ring_attention`. A decoder needs it for its first token alone.
 
     Returns
     -------
@@ -95,10 +92,10 @@ def decode_attention(
             check_mask(mask, query, (query.shape[-2], key.shape[-2]))
         shape = (*query.shape[:-1], value.shape[-1])
         common = [f"query {tuple(query.shape)}", f"values of width {shape[-1]}"]
-        common += [str(query.dtype), f"scale {factor}"]
+        common += [str(query.dtype), f"scale {factor}", f"impl {impl}"]
         return (module_of(impl, query), factor, shape), common
 
-    module, factor, shape = processes.agree(check, query, compare)
+    module, factor, shape = processes.agree(check, query)
     with torch.no_grad():
         grouped = into_groups(query, key, value)
         few = {"few": True} if impl in ("numba", "packed") else {}  # as no backward pass follows
