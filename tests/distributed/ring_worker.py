@@ -145,12 +145,13 @@ def errors(rank, size):
 
 
 def half():
-    """Return a mean and a gradient of float16."""
+    """Return a mean and a gradient of float16, of numbers that are lost if float16 adds them."""
     mean = global_mean(torch.ones(3000, dtype=torch.float16))
-    x = torch.zeros((), dtype=torch.float16, requires_grad=True)
-    (x * 0.1).backward()
+    x = torch.zeros(3, dtype=torch.float16, requires_grad=True)
+    x.grad = torch.full_like(x, 0.9)
+    x.grad[dist.get_rank()] = 2048
     sum_gradients([x])
-    return float(mean), x.grad.numpy()
+    return float(mean), x.grad.tolist()
 
 
 def apart(rank):
@@ -199,8 +200,9 @@ def messages(pair):
 
     losses = torch.ones(3, dtype=torch.bfloat16)
     calls = {"ring": ring_attention, "decode": decode_attention}
-    with mock.patch.object(dist, "all_gather", gathered), mock.patch.object(
-        dist, "all_reduce", reduced
+    with (
+        mock.patch.object(dist, "all_gather", gathered),
+        mock.patch.object(dist, "all_reduce", reduced),
     ):
         for name, call in calls.items():
             for length in (4, 4, 6, 4):
@@ -208,9 +210,7 @@ def messages(pair):
                 found.setdefault(name, []).append(noted(call, x, x, x))
         x = torch.ones(2, 4, 3, dtype=torch.float16)
         in_pair = dist.get_rank(pair) >= 0
-        found["pair"] = [
-            noted(ring_attention, x, x, x, group=pair)[0] for _ in range(2 * in_pair)
-        ]
+        found["pair"] = [noted(ring_attention, x, x, x, group=pair)[0] for _ in range(2 * in_pair)]
         found["impl"] = noted(ring_attention, x, x, x, impl="numba")[0]
         found["mean"] = [noted(global_mean, losses)[0] for _ in range(2)]
         parameters = [torch.ones(n, requires_grad=True) for n in (2, 3)]
