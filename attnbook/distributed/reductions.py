@@ -129,7 +129,7 @@ def sum_gradients(
     for dtype in dict.fromkeys(x.dtype for x in every):
         ours = [x for x in every if x.dtype == dtype]
         grads = [torch.zeros_like(x) if x.grad is None else x.grad for x in ours]
-        row = flat(*grads)
+        row = flat(*grads).to(accumulation_dtype(torch, dtype))
         row = processes.sum_up(row, "the gradients")
         for x, grad in zip(ours, unflat(row, [tuple(x.shape) for x in ours]), strict=True):
             x.grad = grad.to(dtype)
