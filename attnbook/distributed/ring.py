@@ -1,7 +1,7 @@
 r"""Ring attention: keys and values travel, queries stay, and one running softmax grows.
 
 With p processes, process r begins with its own keys. In step i it holds those of process r − i,
-lets its queries meet them, and passes them on. After p steps every query has met every key:
+lets its queries attend to them, and passes them on. After p steps every query has met every key:
 
 .. math:: \text{state}_r = \text{read}(Q_r, K_r, V_r) \oplus \text{read}(Q_r, K_{r-1}, V_{r-1})
           \oplus \dots \oplus \text{read}(Q_r, K_{r+1}, V_{r+1}).
@@ -195,7 +195,7 @@ class _Gradients(torch.autograd.Function):
 
 
 def forward_of(processes, module, layout, is_causal, scale, *tensors):
-    """Return the state after all keys, and the last log total of the rung."""
+    """Return the state after all keys, and the last logsumexp of the rung."""
     query, key, value = tensors
     shapes = [tuple(key.shape), tuple(value.shape)]
     state = like = None
