@@ -1,4 +1,4 @@
-"""The processes of a group: what they pass to one another, and what they say when one is lost."""
+"""The processes of a group: what they send to one another, and their errors when one is lost."""
 
 import math
 import weakref
@@ -32,7 +32,7 @@ class Passing:
     what: str
 
     def wait(self) -> torch.Tensor:
-        """Return what came, or raise RuntimeError where a neighbour is lost."""
+        """Return what arrived, or raise RuntimeError if a neighbour is lost."""
         ours = self.processes
         after, before = (ours.rank + 1) % ours.size, (ours.rank - 1) % ours.size
         deeds: tuple[str, ...] = (
@@ -99,7 +99,7 @@ class Processes:
         return dist.group.WORLD if self.named is None else self.named
 
     def pass_on(self, x: torch.Tensor, what: str, tag: int = 0) -> Passing:
-        """Begin to send `x`, contiguous, to the next process and to receive its like."""
+        """Begin to send `x`, contiguous, to the next process, and to receive a tensor like it."""
         arriving = torch.empty_like(x)
         after, before = (
             dist.get_global_rank(self.group, (self.rank + step) % self.size) for step in (1, -1)
@@ -193,7 +193,7 @@ class Processes:
         except RuntimeError as error:
             raise RuntimeError(
                 f"rank {self.rank} of {self.size} failed {deed}: another process has ended, or did "
-                f"not answer in {self.timeout.total_seconds():g} s. The group is of no use any "
+                f"not answer in {self.timeout.total_seconds():g} s. The group cannot be used any "
                 f"more: end this process and start all again ({str(error).splitlines()[0]})"
             ) from error
 
@@ -210,7 +210,7 @@ def device_of(x: Any) -> torch.device:
 
 
 def flat(*tensors: Any) -> torch.Tensor:
-    """Return the numbers of all tensors in one row, which is one message."""
+    """Return the numbers of all tensors in one row, so that they are one message."""
     return torch.cat([x.reshape(-1) for x in tensors])
 
 

@@ -1,8 +1,8 @@
 """A sketch whose keys lie on several processes, with answers and evidence that merge exactly.
 
-A query finds in the tables of all processes together what it finds in one table of all keys: a key
-is found because its signature is the query's, wherever the others lie. So each process answers from
-its own keys, and masses, outputs and evidence of the answers are merged.
+A query finds in the tables of all processes together what it finds in one table of all keys,
+because a key is found by its own signature, no matter where the other keys lie. So each process
+answers from its own keys, and the masses, outputs and evidence of the answers are merged.
 """
 
 import functools
@@ -77,7 +77,7 @@ class ShardedSketch:
     Notes
     -----
     For an answer each process reads its own candidates, and one all-gather carries d_v + 6 numbers
-    a query.
+    per query. The merge runs in float64 on the CPU.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Split decoding: every process reads its part of the cache, and one state of each is merged."""
+"""Split decoding: each process reads its part of the cache, and their states are merged."""
 
 import functools
 from typing import Any
@@ -46,7 +46,7 @@ def decode_attention(
     group : ProcessGroup of torch.distributed, optional
         All processes by default.
     mask : boolean tensor that broadcasts to (n_q, n_r), optional
-        **True = may attend.** Which keys of this process count.
+        **True = may attend.** Which keys of this process a query may see.
     scale : float, optional
         β, the same on all processes; 1/√d_k by default.
     impl : str
@@ -69,8 +69,8 @@ def decode_attention(
 
     Notes
     -----
-    A process sends d_v + 2 numbers a query and head to each other one, in one all-gather, however
-    long the cache is. The states are merged in the order of the ranks.
+    Each process sends d_v + 2 numbers per query and head to every other one, in one all-gather,
+    however long the cache is. The states are merged in the order of the ranks.
 
     References
     ----------
