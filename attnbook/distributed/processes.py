@@ -139,7 +139,7 @@ class Processes:
         it does not compare again, so a call like an earlier one sends no message. The message lies
         on the device of the tensor `about`.
         """
-        result, error, common = None, None, []
+        result, error = None, None
         try:
             result, common = check()
             sentence = "; ".join(common)
