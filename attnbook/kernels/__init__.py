@@ -15,8 +15,8 @@ where ``log_total``, of shape (..., n_q, 1), is the logarithm of each row's sum 
 (`tiled` keeps it as two numbers).
 Only the reference and `Recorder` are imported before they are asked for.
 
-In the place of a name, ``impl=`` takes a function of your own with the signature of ``attention``.
-It is called with the arguments by their places. The mask is boolean, True = may attend, or None,
+Instead of a name, ``impl=`` takes a function of your own with the signature of ``attention``.
+It is called with positional arguments. The mask is boolean, True = may attend, or None,
 and ``is_causal`` says whether later keys are hidden too, the last query at the last key; both
 broadcast to the scores. The heads of many share one call, (..., h, n, d), and grouped keys and
 values are repeated for it. PyTorch's autograd goes through whatever it does. `Recorder` is such a
@@ -93,7 +93,7 @@ _CPU = ("numpy", "torch")
 LADDER = (
     Kernel("naive", about="all scores at once, a new array for every step"),
     Kernel("in_place", ("numpy",), "cpu", about="all scores at once, in one array"),
-    Kernel("tiled", about="a tile at a time with a running softmax: O(n) memory", trainable=True),
+    Kernel("tiled", about="a tile at a time with an online softmax: O(n) memory", trainable=True),
     Kernel("threads", ("numpy",), "cpu", (), "threadpoolctl", "tiled", "tiles on all cores"),
     Kernel("numba", _CPU, "cpu", _SINGLE, "numba", "tiled", "compiled loops over vectors", True),
     Kernel("packed", _CPU, "cpu", _SINGLE, "numba", "numba", "tiles kept in registers", True),
