@@ -1,8 +1,8 @@
 """Everything that needs a GPU, in one command that you may stop: tests, and all tables on CUDA.
 
 Steps run in the order of their worth. Each is a process that is killed at its own limit, and no
-step begins that would not be done before the deadline. After each step, `DIR/records.zip` has what it
-measured, even if it was killed, `DIR/device.DEVICE.json` has the outcome of the step, and
+step begins that would not be done before the deadline. After each step, `DIR/records.zip` has what
+it measured, even if it was killed, `DIR/device.DEVICE.json` has the outcome of the step, and
 `DIR/log.txt` has everything that was printed.
 
 A second call with the same DIR continues where the first one stopped, even within a table. However,
