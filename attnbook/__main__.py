@@ -21,7 +21,7 @@ RUNG_SECONDS = 70
 
 COURSE = {
     "course": "make assignments from the exercises of the book",
-    "grade": "mark what students have handed in",
+    "grade": "grade what students have handed in",
 }
 
 

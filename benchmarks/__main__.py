@@ -53,13 +53,17 @@ def _parser() -> argparse.ArgumentParser:
         summary = facts["doc"].splitlines()[0]
         command = commands.add_parser(name, help=summary, description=summary)
         command.add_argument("--device", choices=devices(name), default="cpu")
-        command.add_argument("--seconds", type=float, help="for each table")
+        command.add_argument("--seconds", type=float, help="most seconds for each table")
         if not facts.get("WHOLE"):
             command.add_argument(
-                "--only", nargs="+", help="these tables; the others of the record stay"
+                "--only",
+                nargs="+",
+                help="measure only these tables; the other tables of the record stay",
             )
-        command.add_argument("--quick", action="store_true", help="few sizes and rounds: a trial")
-        command.add_argument("--out", type=Path, help="folder to write to (default: book/data)")
+        command.add_argument(
+            "--quick", action="store_true", help="few sizes and rounds, as a trial"
+        )
+        command.add_argument("--out", type=Path, help="the folder to write to (default: book/data)")
     command = commands.add_parser("device", help=(device.__doc__ or "").splitlines()[0])
     device.add_arguments(command)
     return parser

@@ -1,15 +1,17 @@
-"""Everything that needs a GPU, in one command that may be cut: its tests, and all tables on CUDA.
+"""Everything that needs a GPU, in one command that you may stop: tests, and all tables on CUDA.
 
-Steps run in the order of their worth, each in a process that is killed at its own limit, and none
-begins that will not be done before the deadline. After each step what it measured, also until it
-was killed, is in `DIR/records.zip` and its fate in `DIR/device.DEVICE.json`; `DIR/log.txt` has all
-that was printed. A second call with the same DIR goes on where the first one stopped, within a
-table, too; on another commit or installation a table that was begun is measured anew. Where the
-machine was taken away, the table under way is lost. What failed, or was killed, is tried again
-last. On a fresh machine the rungs are compared anew, first of all. Several GPUs may share a DIR,
-one after the other: two calls at a time would overwrite each other's files.
+Steps run in the order of their worth. Each is a process that is killed at its own limit, and no
+step begins that would not be done before the deadline. After each step, `DIR/records.zip` has what
+it measured, even if it was killed, `DIR/device.DEVICE.json` has the outcome of the step, and
+`DIR/log.txt` has everything that was printed.
 
-Needs no Jupyter. A copy without git history is told its commit by ATTNBOOK_COMMIT.
+A second call with the same DIR continues where the first one stopped, even within a table. However,
+a table that was begun on another commit or installation is measured again. If the machine is taken
+away, the current table is lost. Steps that failed or were killed are tried again last. On a fresh
+machine, the kernels are compared again first. Several GPUs may share a DIR one after the other, but
+two calls at the same time would overwrite each other's files.
+
+No Jupyter is needed. If the copy has no git history, set ATTNBOOK_COMMIT to its commit.
 """
 
 import argparse
@@ -39,36 +41,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=Path,
         metavar="DIR",
-        help="where its three files go (default: _build/benchmarks/device); "
-        "where an earlier call left them, this one goes on",
+        help="the folder of its three files (default: _build/benchmarks/device); "
+        "if an earlier call left files there, this call continues",
     )
     parser.add_argument(
         "--deadline",
         type=float,
         metavar="SECONDS",
-        help="be done so many seconds after the start, with all files written (default: never)",
+        help="finish within so many seconds, with all files written (default: no limit)",
     )
     parser.add_argument(
         "--tables",
         nargs="+",
         metavar="STEP",
-        help="these steps, in this order; `exact` is all of its tables (default: all, see below)",
+        help="only these steps, in this order; `exact` means all its tables (default: all steps)",
     )
-    parser.add_argument("--quick", action="store_true", help="few sizes and rounds, for a trial")
+    parser.add_argument("--quick", action="store_true", help="few sizes and rounds, as a trial")
     parser.add_argument(
         "--pretend",
         action="store_true",
-        help="measure nothing, on a clock that jumps: shows in a second, without a GPU, what is "
-        "done when, and what is written; some steps hang or fail (without --out into no folder)",
+        help="a dry run that measures nothing and needs no GPU: shows in a second what is done "
+        "when, and what is written; some steps hang or fail (without --out, it writes nothing)",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, help="with --pretend: how long steps take, and their fate"
+        "--seed",
+        type=int,
+        default=0,
+        help="with --pretend: draws how long steps take and how they end",
     )
     parser.add_argument(
         "--cut",
         type=float,
         metavar="SECONDS",
-        help="with --pretend: the machine is taken away, whatever it does then",
+        help="with --pretend: the time at which the machine is taken away",
     )
 
 

@@ -21,10 +21,10 @@ from course.judge import solved
 WIDTH = 88
 
 ALLOWED = (
-    "An answer may import NumPy and all that comes with Python, and it may use what its exercise",
-    "gives. Plots, magics of Jupyter and imports that it does not use cost no points, because",
-    "they do nothing where it is graded. A result that needs another package, such as PyTorch",
-    "or SciPy, cannot be graded.",
+    "An answer may import NumPy and everything that comes with Python, and it may use what its",
+    "exercise gives. Plots, Jupyter magics and unused imports cost no points, because the grader",
+    "ignores them. However, the grader cannot grade a result that needs another package, such as",
+    "PyTorch or SciPy.",
 )
 """What each release says of imports."""
 
@@ -59,7 +59,7 @@ def heading(exercise: Exercise) -> str:
 def facts(exercise: Exercise) -> str:
     """Return level, minutes and points in words."""
     points = f"{exercise.points} point{'s' * (exercise.points > 1)}"
-    by_hand = "" if exercise.is_checked else ", read by a person"
+    by_hand = "" if exercise.is_checked else ", graded by a person"
     return f"{exercise.level}, {exercise.minutes} minutes, {points}{by_hand}"
 
 
@@ -67,20 +67,20 @@ def overview(exercises: list[Exercise]) -> str:
     """Return the table of an assignment."""
     rows = [
         f"| {heading(e)} | {e.level} | {e.minutes} | {e.points} | "
-        f"{f'`{e.module}.py`' if e.is_checked else f'{e.module}.md, read by a person'} |"
+        f"{f'`{e.module}.py`' if e.is_checked else f'{e.module}.md, graded by a person'} |"
         for e in exercises
     ]
     return "\n".join(
         [
             f"# {exercises[0].chapter}",
             "",
-            "Write each answer into its file, below the code that is given, and check it:",
+            "Write each answer into its file, below the given code. Then check your answers:",
             "",
             f"    pip install -r {REQUIREMENTS} pytest",
             "    pytest",
             "",
-            "The cell with a check that a task speaks of is in the test beside its file. What is",
-            "handed in is run with other numbers, too.",
+            "If a task mentions a cell with a check, you find this check in the test beside its",
+            "file. The grader also runs your answers with different numbers.",
             "",
             *ALLOWED,
             "",

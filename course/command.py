@@ -45,27 +45,29 @@ def main(arguments: list[str]) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     words = "Make assignments from the exercises of the book."
     course = commands.add_parser("course", description=words)
-    grade = commands.add_parser("grade", description="Mark what students have handed in.")
+    grade = commands.add_parser("grade", description="Grade what students have handed in.")
     for each in (course, grade):
-        words = f"what make book writes; default: {exercises.WRITTEN}"
+        words = f"the folder that make book writes; default: {exercises.WRITTEN}"
         each.add_argument("--exercises", type=Path, default=exercises.WRITTEN, help=words)
-        words = f"default: {SECRET}; in grade, - reads it from the standard input"
+        words = f"the file of the secret; default: {SECRET}; grade reads - from the standard input"
         each.add_argument("--secret", type=Path, default=SECRET, help=words)
-        each.add_argument("--chapter", action="append", help="a chapter; all by default")
-        words = "a file with a name in each line; in course it makes variants, and grade compares "
-        words += "the folders with it, by default with the folders of variants"
+        each.add_argument(
+            "--chapter", action="append", help="a chapter, may be repeated; default: all"
+        )
+        words = "a file with one name per line: course makes variants for them, and grade compares "
+        words += "the folders with them; default in grade: the folders of variants"
         each.add_argument("--students", type=Path, help=words)
     course.add_argument("--out", type=Path, default=OUT, help=f"default: {OUT}")
-    course.add_argument("--verify", action="store_true", help="grade every solution, too")
+    course.add_argument("--verify", action="store_true", help="also grade every solution")
     course.set_defaults(run=make)
     grade.add_argument("submissions", type=Path, help="a folder with a folder for each student")
-    grade.add_argument("--variants", action="store_true", help="mark the variants alone")
+    grade.add_argument("--variants", action="store_true", help="grade only the variants")
     grade.add_argument("--out", type=Path, default=GRADES, help=f"default: {GRADES}")
     grade.add_argument(
-        "--workers", type=_at_least(1), help="how many at once; default: all processors"
+        "--workers", type=_at_least(1), help="students at a time; default: all processors"
     )
     grade.add_argument(
-        "--seconds", type=_at_least(1), default=Limits.seconds, help="for one exercise"
+        "--seconds", type=_at_least(1), default=Limits.seconds, help="most for one exercise"
     )
     grade.add_argument(
         "--megabytes", type=_at_least(LEAST_MEGABYTES), default=Limits.megabytes, help="of memory"
@@ -93,18 +95,18 @@ def make(chosen: argparse.Namespace) -> int:
         for folder in (chosen.out / "release" / chapter, source.parent):
             installing.put(chosen.exercises, folder)
         by_hand = sum(not exercise.is_checked for exercise in asked)
-        print(f"{chapter}: {len(asked)} exercises, {by_hand} of them read by a person", flush=True)
+        print(f"{chapter}: {len(asked)} exercises, {by_hand} graded by a person", flush=True)
     variants.write(students, secret, chosen.out / "variants", every)
     if stubs.is_repository(ROOT):
         stubs.write(ROOT, chosen.out / "package")
     kept = f"{chosen.out / 'solutions'}, {chosen.out / 'nbgrader/source'} and {chosen.secret}"
     print(f"Students get {chosen.out / 'release'}, the folder package beside it, and what nbgrader")
-    print("releases. The folder of a student in variants is for this student.")
-    print(f"For you alone are {kept}.", flush=True)
+    print("releases. Each student gets only the student's own folder of variants.")
+    print(f"Keep {kept} to yourself.", flush=True)
     if chosen.verify and verify(every, secret):
         return 1
     if importlib.util.find_spec("nbgrader") is None:
-        print("The notebooks are no release yet: pip install nbgrader, and again.")
+        print("To make the release of the notebooks: pip install nbgrader, and run this again.")
         return 0
     failed = notebooks.release(list(found), chosen.out / "nbgrader")
     print(*failed, sep="\n", file=sys.stderr, end="")
@@ -135,7 +137,7 @@ def mark(chosen: argparse.Namespace) -> int:
     if not handed_in:
         raise FileNotFoundError(f"there is no folder of a student in {chosen.submissions}")
     for name in submissions.loose(chosen.submissions):
-        print(f"{name} is not read, because it lies in no student's folder.")
+        print(f"{name} is not read, because it is in no student's folder.")
     if chosen.students or chosen.variants:
         handed_in = _listed(handed_in, _list(chosen))
     for one in handed_in:
@@ -156,8 +158,8 @@ def mark(chosen: argparse.Namespace) -> int:
     try:
         results.write(told(), asked, chosen.out)
     except BrokenProcessPool:
-        words = f"A process of the grader was ended: {len(done)} of {len(handed_in)} are graded."
-        print(words, "Is there memory for so many --workers?", file=sys.stderr)
+        words = f"A process of the grader was killed. {len(done)} of {len(handed_in)} are graded."
+        print(words, "Is there enough memory for so many --workers?", file=sys.stderr)
         return 1
     print(f"The table is {chosen.out / 'grades.csv'}")
     kept = {limit for result in done for one in result.marks.values() for limit in one.kept}
@@ -184,7 +186,7 @@ def secret_of(path: Path) -> str:
 
 def _stripped(secret: str) -> str:
     if not secret.strip():
-        raise SystemExit("--secret must be of at least one letter, got nothing")
+        raise SystemExit("--secret must have at least one character, got none")
     return secret.strip()
 
 
@@ -224,12 +226,12 @@ def _listed(handed_in: list[Submission], students: list[str]) -> list[Submission
     if strangers:
         raise SystemExit(
             f"nothing is graded, because the list of students does not name {', '.join(strangers)}:"
-            " rename these folders as the list has it, or complete the list"
+            " rename these folders as in the list, or complete the list"
         )
     there = {_plain(one.student) for one in handed_in}
     missing = [name for name in students if _plain(name) not in there]
     if missing:
-        print(f"Nothing is handed in by {', '.join(missing)}.", flush=True)
+        print(f"These students have handed in nothing: {', '.join(missing)}.", flush=True)
     return [replace(one, student=known[_plain(one.student)]) for one in handed_in]
 
 

@@ -153,7 +153,7 @@ class Pieces:
         except RuntimeError:
             raise Unreadable("cannot be opened, because it has a password") from None
         except Exception:  # whatever a broken archive makes its readers raise
-            raise Unreadable("cannot be opened, because it is no whole archive") from None
+            raise Unreadable("cannot be opened, because it is not a complete archive") from None
 
     def _take_apart(self, words: str, data: bytes) -> None:
         """Take in the cells of a notebook of any format; outputs are passed over."""
@@ -171,10 +171,10 @@ class Pieces:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             if MERGE.search(text):
                 raise Unreadable(
-                    "is no whole notebook, because it has the marks of a merge that Git could not "
-                    "finish, <<<<<<< and >>>>>>>: keep one version between them"
+                    "is not a complete notebook, because it has the marks of a merge that Git did "
+                    "not finish, <<<<<<< and >>>>>>>: keep one of the versions between them"
                 ) from None
-            raise Unreadable("is no whole notebook") from None
+            raise Unreadable("is not a complete notebook") from None
         self.cells[words] = {name for name, _ in named if name}
 
 

@@ -123,6 +123,6 @@ def _mark(exercise: Exercise, answers: list[str | None], secret: str, limits: Li
         try:
             marks.append(mark(exercise, answer, secret, _parents[0], limits))
         except Exception as error:
-            text = f"The grader could not mark this answer: {error_text(error)}. Tell your teacher."
+            text = f"The grader failed on this answer: {error_text(error)}. Tell your teacher."
             marks.append(Mark(exercise.label, 0.0, ("not marked",), text))
     return marks

@@ -137,7 +137,7 @@ def outcome(
     except AssertionError as error:
         if len(exercise.calls) > 1 or hasattr(error, "__notes__"):  # as an answer's errors have
             raise
-        return [str(error) or "One of the assertions of the exercise does not hold."]
+        return [str(error) or "One of the assertions of the exercise fails."]
     finally:
         space.clear()
         space |= before

@@ -21,7 +21,7 @@ if importlib.util.find_spec("attnbook") is None:
 BESIDE = """\
     wheel = Path("{wheel}")
     if not wheel.exists():
-        raise FileNotFoundError(f"Put {{wheel}} beside this notebook: it lies where that was.")
+        raise FileNotFoundError(f"Put {{wheel}} beside this notebook: both come from one folder.")
     %pip install --quiet "attnbook{extras} @ {{wheel.resolve().as_uri()}}\""""
 
 ELSEWHERE = """\

@@ -75,14 +75,14 @@ def mark(
         What the answer may use.
     """
     if source is None:
-        text = f"Nothing is handed in: there is no `{exercise.module}.py`."
+        text = f"You have handed in nothing: there is no `{exercise.module}.py`."
         return Mark(exercise.label, 0.0, (NOTHING,), text)
     if len(source) > LONGEST:
-        text = f"Your answer has {len(source):,} letters, and at most {LONGEST:,} are read."
-        return Mark(exercise.label, 0.0, ("too long",), f"{text} Hand in the code alone.")
+        text = f"Your answer has {len(source):,} characters, but at most {LONGEST:,} are read."
+        return Mark(exercise.label, 0.0, ("too long",), f"{text} Hand in only the code.")
     if is_untouched(exercise, source):
-        what = "this is what you were given" if source.strip() else "the file is empty"
-        return Mark(exercise.label, 0.0, (NOTHING,), f"Nothing is handed in: {what}.")
+        what = "this is only what you were given" if source.strip() else "the file is empty"
+        return Mark(exercise.label, 0.0, (NOTHING,), f"You have handed in nothing: {what}.")
     seed = seed_of(secret, exercise.label)
     solution = solved(exercise, seed)
     most = math.ceil(LEAST + TIMES * solution.seconds)
@@ -131,7 +131,7 @@ def weighed(
     lost = lost_arguments(exercise, answers)
     for name, arguments in lost.items():
         listed = " and ".join(f"`{argument}`" for argument in arguments)
-        notes[name] = f"must take {listed}, as the stub does, and has at most half of the points"
+        notes[name] = f"must take {listed}, as the stub does, so you get at most half of the points"
     if lost or unchecked(found) - unchecked(solution.found):
         share, mistakes = min(share, WITHOUT), ("missing argument", *mistakes)
     if share < 1 and not mistakes:
@@ -277,7 +277,7 @@ def judged(
             missing = kind in ("NoneType", "ellipsis")
             notes[name] = "has no value" if missing else f"must be numbers, got {kind}"
         elif lacks := blanks(got) - blanks(right[name]):
-            notes[name] = f"holds {' and '.join(sorted(lacks))}"
+            notes[name] = f"contains {' and '.join(sorted(lacks))}"
     own = {name: wrong(right[name]) if name in notes else x for name, x in answers.items()}
 
     def without_blanks(name: str, x: Any) -> Any:
@@ -329,7 +329,7 @@ def told(found: Sequence[Any]) -> tuple[tuple[str, ...], list[str]]:
 
 def ended(error: Exception) -> str:
     """Say with which error a check ends, and whose it is."""
-    said = "Your submission raises" if is_theirs(error) else "The check ends with"
+    said = "Your submission raises" if is_theirs(error) else "The check stops with"
     return f"{said} {type(error).__name__}: {error}."
 
 
@@ -349,8 +349,8 @@ def _in_words(found: list[Any], expected: list[Any]) -> str:
         pairs = enumerate(zip(parts, wanted, strict=True), 1)
         right = [str(i) for i, pair in pairs if share_of(*pair) == 1]
         listed = ", ".join(right) or "none"
-        return f"Of {len(parts)} parts, in their order, these are right: {listed}."
-    return "The check says that it is wrong."
+        return f"The answer has {len(parts)} parts. In their order, these are right: {listed}."
+    return "Your answer is wrong."
 
 
 def _parts(found: list[Any]) -> list[Any]:

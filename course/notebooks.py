@@ -29,7 +29,7 @@ from course.sizes import resized
 SOLUTION = "### BEGIN SOLUTION", "### END SOLUTION"
 HIDDEN = "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"
 GUARD = "from course.blanks import guarded\n"
-HELPERS = "Write the helpers of an answer into its cell: each answer is graded by itself."
+HELPERS = "Write the helpers of an answer into its cell, because each cell is graded by itself."
 STUB = {"python": "...  # your code"}
 CONFIG = f'''"""Settings of nbgrader for this course."""
 
@@ -69,7 +69,7 @@ def release(chapters: Iterable[str], folder: Path) -> list[str]:
         from nbgrader.apps import NbGraderAPI
         from traitlets.config import Config
     except ImportError as error:
-        text = "a release of notebooks needs nbgrader: pip install nbgrader"
+        text = "the release of notebooks needs nbgrader: pip install nbgrader"
         raise ImportError(text) from error
     # nbgrader calls a program that is installed beside it
     beside = str(Path(sys.executable).parent)

@@ -69,7 +69,7 @@ USUAL = Limits()
 
 NOT_STARTED = (
     "not started",
-    "The grader could not make this exercise ready: this is no fault of yours. Tell your teacher.",
+    "The grader could not prepare this exercise. This is not your fault, so tell your teacher.",
 )
 
 
@@ -243,10 +243,10 @@ class Session:
                 told = wire.unpack(*message, self._known)
         except wire.Ended as ended:
             if "gone" not in str(ended):
-                raise self._end("no answer", f"Your submission is ended: {ended}.") from None
+                raise self._end("no answer", f"Your submission was stopped: {ended}.") from None
             raise self._ended() from None
         if not isinstance(told, dict):
-            raise self._end("no answer", "Your submission is ended: it sends no answer.")
+            raise self._end("no answer", "Your submission was stopped, because it sends no answer.")
         return told
 
     def _known(self, reference: wire.Reference) -> Any:
@@ -261,9 +261,9 @@ class Session:
         if self.clock.is_idle():
             raise self._end(
                 "waits",
-                f"Your submission waits: for {IDLE_SECONDS:g} seconds on the clock on the wall, in "
-                "all, it has not computed although it could. Look for a sleep, for input(), for a "
-                "lock, or for something that it writes and nobody reads.",
+                f"Your submission has waited for {IDLE_SECONDS:g} seconds in all instead of "
+                "computing. Look for a sleep, for input(), for a lock, or for output that nobody "
+                "reads.",
             )
 
     def _ended(self) -> Ending:
@@ -274,7 +274,7 @@ class Session:
             return self._end(*_too_long(self.limits))
         if status == 0:
             return self._end("exits", "Your submission ends the program. Return the result.")
-        return self._end("crashes", "Your submission makes Python crash, or takes too much memory.")
+        return self._end("crashes", "Your submission crashes Python or needs too much memory.")
 
     def _end(self, name: str, message: str) -> Ending:
         self._kill()
@@ -349,7 +349,7 @@ def _nothing(value: Any) -> wire.Reference:
 def _too_long(limits: Limits) -> tuple[str, str]:
     return "hangs", (
         f"Your submission is not done after {limits.seconds} seconds of computing. Look for a loop "
-        "that never ends, or one that does far too much work for so small an input."
+        "that never ends, or for one that does far too much work for such a small input."
     )
 
 
@@ -363,7 +363,7 @@ def _parts_of(told: dict[str, Any]) -> tuple[str, str, str]:
 def _of_error(told: dict[str, Any]) -> tuple[str, str]:
     kind, text, place = _parts_of(told)
     if kind == "NotAtHand":
-        return "not at hand", f"Your submission asks for what it is to do without: {text}."
+        return "not available", f"Your submission needs something that it may not use: {text}."
     parts = [f"{kind}: {text}" if text else kind, place]
     return "raises", f"Your submission raises {', '.join(filter(None, parts))}."
 

@@ -77,7 +77,7 @@ class Absent:
         if self.__name__.partition(".")[0] in SHOWS or self.__name__.startswith("attnbook.plots"):
             return self
         raise NotAtHand(
-            f"`{self.__name__}` is not at hand where answers are graded, because an answer may "
+            f"`{self.__name__}` is not available where answers are graded, because an answer may "
             "import only NumPy and what comes with Python"
         )
 
@@ -150,7 +150,7 @@ class StandIn:
             def missing(attribute: str) -> Any:
                 if attribute.startswith("__"):
                     raise AttributeError(attribute)
-                raise NotAtHand(f"`{name}.{attribute}` is not at hand in this exercise")
+                raise NotAtHand(f"`{name}.{attribute}` is not available in this exercise")
 
             made.__getattr__ = missing  # type: ignore[method-assign]
             parent, _, own = name.rpartition(".")
@@ -173,13 +173,13 @@ class StandIn:
                     raise
                 return Absent(name if fromlist else top)
         if name not in self.modules:
-            raise NotAtHand(f"`{name}` is not at hand in this exercise")
+            raise NotAtHand(f"`{name}` is not available in this exercise")
         return self.modules[name] if fromlist else self.modules["attnbook"]
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         """Find no module, and say so of attnbook."""
         if name.partition(".")[0] == "attnbook":
-            raise NotAtHand(f"`{name}` is not at hand where this exercise is graded")
+            raise NotAtHand(f"`{name}` is not available where this exercise is graded")
 
     def execute(self, source: str, space: dict[str, Any]) -> BaseException | None:
         """Run a submission, a statement at a time, and return the first error.

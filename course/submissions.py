@@ -144,7 +144,7 @@ def _submission(
         more = [f"{len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else []
         if names:
             listed = ", ".join([*names[:MOST_NAMED], *more])
-            submission.unread.append(f"No exercise is found in {listed}.")
+            submission.unread.append(f"There is no answer to an exercise in {listed}.")
     return submission
 
 
@@ -182,7 +182,7 @@ def _choose(
         if code != answer
     ]
     if others:
-        text = f"{exercise.label} of {name} is graded, not of {', '.join(others)}"
+        text = f"{exercise.label} in {name} is graded, not that in {', '.join(others)}"
         submission.doubts.append(text)
 
 

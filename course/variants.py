@@ -38,7 +38,7 @@ def _asked(chapter: str, label: str, title: str, minutes: int, text: str, **righ
     values = [x if isinstance(x, list) else float(x) for x in right.values()]
     answer = "\n".join(f"{name} = {value}" for name, value in zip(right, values, strict=True))
     return Exercise(
-        *(chapter, label, title, "warm-up", minutes, f"{text} Give numbers to 1 %."),
+        *(chapter, label, title, "warm-up", minutes, f"{text} Give numbers to within 1 %."),
         names=list(right),
         calls=[f"check_variant({names})"],
         check=CHECK.format(names=names, right=values),
@@ -53,7 +53,7 @@ def attention_by_hand(rng: np.random.Generator) -> Exercise:
     masses = [int(x) for x in rng.choice(np.arange(1, 10), n, replace=False)]
     values = [int(x) for x in rng.integers(-6, 7, n)]
     listed = ", ".join(rf"$\ln {mass}$" for mass in masses)
-    text = f"A query has the scores {listed} with {n} keys, whose values are {values}."
+    text = f"A query has the scores {listed} with {n} keys. The values are {values}."
     total = sum(masses)
     mean = Fraction(sum(m * v for m, v in zip(masses, values, strict=True)), total)
     if rng.integers(2):
@@ -61,7 +61,7 @@ def attention_by_hand(rng: np.random.Generator) -> Exercise:
         left = [(m, v) for i, (m, v) in enumerate(zip(masses, values, strict=True)) if i != hidden]
         rest = Fraction(sum(m * v for m, v in left), sum(m for m, _ in left))
         text += (
-            f" Write the `output`, and the output `masked` when a mask hides key number {hidden}, "
+            f" Write the `output`, and the output `masked` if a mask hides key {hidden}, "
             "counted from 0."
         )
         second: dict[str, Any] = {"masked": rest}
@@ -81,10 +81,10 @@ def causal_mask(rng: np.random.Generator) -> Exercise:
     n_k, i = n_q + cached, int(rng.integers(n_q))
     seen = i + cached + 1
     text = (
-        f"{n_q} new queries meet {n_k} keys, of which {cached} come from the cache. All scores are "
-        f"equal, and the mask is causal. Write `weights`, the list of the {n_k} weights of "
-        f"query number {i}, counted from 0, and `pairs`, how many pairs of a query "
-        "and a key are visible."
+        f"{n_q} new queries attend to {n_k} keys, {cached} of which come from the cache. All "
+        f"scores are equal, and the mask is causal. Write `weights`, the list of the {n_k} weights "
+        f"of query {i}, counted from 0, and `pairs`, the number of pairs of a query and a key "
+        "that the mask shows."
     )
     return _asked(
         *("masking", "variant-causal", "A causal mask with a cache", 5, text),
@@ -104,7 +104,7 @@ def cache_size(rng: np.random.Generator) -> Exercise:
     text = (
         f"A language model has {layers} layers with {heads} heads of width {width}, and {billions} "
         f"billion parameters, all in {kind}. How many KiB of cache does a token need (`whole`), "
-        f"and how many if {shared} heads share a key head (`grouped`)? After how many "
+        f"and how many if {shared} query heads share a KV head (`grouped`)? After how many "
         "`tokens` is the cache without sharing as large as the parameters?"
     )
     return _asked(
@@ -121,13 +121,13 @@ def tables(rng: np.random.Generator) -> Exercise:
     tenths = int(rng.integers(1, 10))
     p = 1 - tenths / 10 / math.pi
     if rng.integers(2):
-        found, words = 1 - (1 - p**bits) ** n_tables, "at least one of them finds"
+        found, words = 1 - (1 - p**bits) ** n_tables, "at least one"
     else:
-        found, words = (1 - p**bits) ** n_tables, "none of them finds"
+        found, words = (1 - p**bits) ** n_tables, "none"
     text = (
-        f"Two vectors stand at an angle of {tenths / 10} radians. Write `one`, the probability "
-        f"that a table of {bits} random planes puts both into one bucket, and `all_tables`, the "
-        f"probability that of {n_tables} such tables {words} one by the other."
+        f"Two vectors have an angle of {tenths / 10} radians. Write `one`, the probability "
+        f"that a table of {bits} random planes puts both into the same bucket, and `all_tables`, "
+        f"the probability that {words} of {n_tables} such tables does so."
     )
     return _asked(
         *("hashing", "variant-tables", "Tables of random planes", 10, text),
@@ -144,9 +144,9 @@ def learning_rate(rng: np.random.Generator) -> Exercise:
     early, quarter = int(rng.integers(1, warmup)), int(rng.integers(1, 4))
     late = warmup + quarter * (steps - warmup) // 4
     text = (
-        f"A training has {steps} updates. Its learning rate rises along a line to {peak:g} in "
-        f"update {warmup}, and falls along half a cosine to 0 in the last. Write the rate in "
-        f"update {early} (`early`) and in update {late} (`late`), counted from 1."
+        f"A training run has {steps} updates. Its learning rate rises linearly to {peak:g} in "
+        f"update {warmup} and falls along half a cosine to 0 in the last one. Write the learning "
+        f"rate in update {early} (`early`) and in update {late} (`late`), counted from 1."
     )
     return _asked(
         *("training", "variant-rate", "Warm-up and cosine", 10, text),

@@ -71,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--since", default="main", help="a branch or commit (default: main)")
-    parser.add_argument("--list", action="store_true", help="name the test files, run nothing")
+    parser.add_argument("--list", action="store_true", help="list the test files but run none")
     chosen = parser.parse_args(arguments)
     changes = changed(chosen.since)
     tests = nearest(changes)

@@ -329,8 +329,8 @@ def looped(model: Any, seed: int = 0) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a few texts, to try it")
-    parser.add_argument("--readers", type=Path, help="a folder that keeps the readers of dates")
+    parser.add_argument("--quick", action="store_true", help="only a few texts, as a trial")
+    parser.add_argument("--readers", type=Path, help="the folder of the trained date readers")
     parser.add_argument("--part", choices=("drawn", "repeated", "searched", "dates"))
     asked = parser.parse_args()
     quick, model = asked.quick, writer()

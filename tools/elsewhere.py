@@ -85,8 +85,10 @@ def run(name: str, options: list[str]) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return 0 if all tests passed in all settings."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help=f"of {', '.join(SETTINGS)}; all by default")
-    parser.add_argument("--fast", action="store_true", help="the chapters, on NumPy and PyTorch")
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(SETTINGS)}; default: all")
+    parser.add_argument(
+        "--fast", action="store_true", help="only the chapters, on NumPy and PyTorch"
+    )
     given = sys.argv[1:] if arguments is None else arguments
     tests = ["-p", "no:nbval", "-n", "3", "--dist", "worksteal", "-m", "not site and not gpu"]
     ours, runs = given, [tests]

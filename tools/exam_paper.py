@@ -71,7 +71,9 @@ def main(words: list[str]) -> int:
     """Print the exam and return the exit status."""
     parser = argparse.ArgumentParser(description="Print an exam without its answers.")
     parser.add_argument("questions", nargs="+", help="numbers, mid-term or final")
-    parser.add_argument("--answers", action="store_true", help="with the answers, for the teacher")
+    parser.add_argument(
+        "--answers", action="store_true", help="also print the answers, for the teacher"
+    )
     given = parser.parse_args(words)
     try:
         print(paper(chosen(given.questions), answers=given.answers), end="")

@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     known = notebooks()
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help=f"of {', '.join(known)}; all by default")
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(known)}; default: all")
     names = parser.parse_args(arguments).names or list(known)
     if unknown := set(names) - known.keys():
         parser.error(f"names must be of {', '.join(known)}, got {', '.join(sorted(unknown))}")

@@ -111,7 +111,7 @@ def measured(model: Any, n_texts: int) -> dict[str, Any]:
 def main(arguments: list[str] | None = None) -> int:
     """Measure and write the record."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--passages", type=int, default=24, help="of each kind")
+    parser.add_argument("--passages", type=int, default=24, help="passages of each kind")
     parser.add_argument("--out", type=Path, default=OUTPUT)
     given = parser.parse_args(arguments)
     begin = time.perf_counter()

@@ -29,7 +29,7 @@ def from_scikit_learn() -> dict[str, np.ndarray]:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path, default=OUTPUT, help="file to write")
+    parser.add_argument("--output", type=Path, default=OUTPUT, help="the file to write")
     output = parser.parse_args(arguments).output
     found = from_scikit_learn()
     with open(output, "wb") as file:

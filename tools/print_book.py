@@ -246,7 +246,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("site", type=Path)
     parser.add_argument("pdf", type=Path)
-    parser.add_argument("pages", nargs="*", help="such as book/masking")
+    parser.add_argument("pages", nargs="*", help="pages such as book/masking; default: all")
     given = parser.parse_args()
     parts = [Part("Pages", given.pages)] if given.pages else parts_of(ROOT / "_toc.yml")
     rounds = print_book(given.site, given.pdf, parts)

@@ -70,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     making = commands.add_parser("embed")
-    making.add_argument("--library", default="numpy", help="numpy, torch or cupy")
+    making.add_argument("--library", default="numpy", help="numpy, torch or cupy; default: numpy")
     making.add_argument("--batch-size", type=int, default=64)
     finding = commands.add_parser("find")
     finding.add_argument("query")

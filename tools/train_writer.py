@@ -109,7 +109,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("name", nargs="?", choices=RECIPES, default="writer")
     parser.add_argument("--steps", type=int, help="number of updates")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--checkpoint", help="where the run is kept (default: NAME.checkpoint)")
+    parser.add_argument(
+        "--checkpoint", help="the file that keeps the run (default: NAME.checkpoint)"
+    )
     parser.add_argument("--out", type=Path, help="default: NAME.npz where it belongs")
     parser.add_argument("--log", type=Path, help="default: book/data/NAME_training.cpu.json")
     given = parser.parse_args(arguments)
@@ -140,7 +142,7 @@ def main(arguments: list[str] | None = None) -> int:
         loss = evaluate(model, [judge(i) for i in range(len(judge))])
         bits = loss * len(held_out) / n_bytes / math.log(2)
         minutes = (time.time() - began) / 60
-        print(f"{minutes:6.1f} minutes: {loss:.4f} nats, {bits:.4f} bits a byte", flush=True)
+        print(f"{minutes:6.1f} minutes: {loss:.4f} nats, {bits:.4f} bits per byte", flush=True)
         pack(out, model.weights, content)
         return bits
 

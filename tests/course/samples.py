@@ -131,15 +131,15 @@ HOSTILE = {
     "raises SystemExit": ("raises", "raise SystemExit"),
     "crashes": ("crashes", "import ctypes\nctypes.string_at(0)"),
     "hands in the reference": (
-        "not at hand",
+        "not available",
         "import attnbook\nmy_weights = attnbook.attention_weights",
     ),
     "imports the reference": (
-        "not at hand",
+        "not available",
         "from attnbook.single_head.attention import attention_weights as my_weights",
     ),
     "imports it by another way": (
-        "not at hand",
+        "not available",
         "import importlib\n"
         "my_weights = importlib.import_module('attnbook.single_head').attention_weights",
     ),
@@ -155,7 +155,7 @@ HOSTILE = {
         "space = {{}}\nexec(text, space)\nmy_weights = space['attention_weights']",
     ),
     "puts the package on the path": (
-        "not at hand",
+        "not available",
         "import sys\nsys.meta_path[:0] = sys.meta_path[1:]\n"
         "sys.path.insert(0, {package!r}.rpartition('/')[0])\n"
         "import builtins\nbuiltins.__import__ = builtins.__import__._import\n"

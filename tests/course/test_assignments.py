@@ -287,8 +287,8 @@ def test_a_command_without_the_repository_says_where_to_run_it(name, monkeypatch
 def test_the_command_makes_a_course_and_keeps_its_secret(words, tmp_path, capsys):
     assert main(["course", *words, "--out", str(tmp_path / "out")]) == 0
     told = capsys.readouterr().out
-    assert "sample: 1 exercises, 0 of them read by a person" in told
-    assert "The notebooks are no release yet" in told
+    assert "sample: 1 exercises, 0 graded by a person" in told
+    assert "To make the release of the notebooks: pip install nbgrader" in told
     assert f"Students get {tmp_path / 'out/release'}, " in told
     for release in ("release/sample", "nbgrader/source/sample"):
         assert (tmp_path / "out" / release / WHEEL).read_text() == "a wheel"
@@ -336,8 +336,8 @@ def test_what_a_teacher_forgets_is_a_line_and_nothing_is_written(words, tmp_path
         assert len(said) == 1
         assert said[0].startswith(f"python -m attnbook {given[0]}: ")
     for given, says in (
-        (["course", *words, "--secret", str(tmp_path / "empty")], "--secret must be of at least"),
-        (["grade", there, *words, "--secret", str(tmp_path / "empty")], "--secret must be of at"),
+        (["course", *words, "--secret", str(tmp_path / "empty")], "--secret must have at least"),
+        (["grade", there, *words, "--secret", str(tmp_path / "empty")], "--secret must have at"),
         (["course", *words, "--students", str(tmp_path / "students.txt")], r"got '\.\./evil'"),
     ):
         with pytest.raises(SystemExit, match=says):

@@ -153,8 +153,8 @@ def test_a_stub_gets_none(exercise, marked):
         mark = marked(exercise, source)
         assert (mark.share, mark.mistakes) == (0.0, ("nothing handed in",))
         says = {None: "there is no `", "": "the file is empty."}
-        says = says.get(source, "this is what you were given.")
-        assert mark.message.startswith("Nothing is handed in: ")
+        says = says.get(source, "this is only what you were given.")
+        assert mark.message.startswith("You have handed in nothing: ")
         assert says in mark.message
     mark = marked(exercise, f"# mine\n{exercise.stub}")
     assert mark.share == 0
@@ -171,7 +171,7 @@ def test_parts_count(marked):
     mark = marked(SQUARES, "def squares(x):\n    return x + x")
     assert mark.share == pytest.approx(2 / 3), mark
     assert mark.mistakes == ("partly wrong",)
-    assert mark.message == "Of 3 parts, in their order, these are right: 2, 3."
+    assert mark.message == "The answer has 3 parts. In their order, these are right: 2, 3."
     mark = marked(PENCIL, "half = 0.5\npair = [2, 1]")
     assert mark.share == 0.5
 
@@ -279,10 +279,10 @@ def check_three(one, row, two):
         ("del two", "`two` has no value."),
         ("two = '2'", "`two` must be numbers, got str."),
         ("two = {1}", "`two` must be numbers, got set."),
-        ("two = float('nan')", "`two` holds NaN."),
+        ("two = float('nan')", "`two` contains NaN."),
         ("row = [1, [2]]", "`row` must be numbers, got list."),
         ("row = [1, 2, 3]", "`row` does not fit: operands could not be broadcast"),
-        ("row = []", "`row` holds no number."),
+        ("row = []", "`row` contains no number."),
     ],
 )
 def test_a_part_that_is_left_takes_its_own_points_alone(wrong, note, marked):
@@ -290,7 +290,9 @@ def test_a_part_that_is_left_takes_its_own_points_alone(wrong, note, marked):
     assert mark.share == pytest.approx(2 / 3)
     assert mark.message.startswith(note)
     right = "1, 3" if "row" in wrong else "1, 2"
-    assert mark.message.endswith(f"Of 3 parts, in their order, these are right: {right}.")
+    assert mark.message.endswith(
+        f"The answer has 3 parts. In their order, these are right: {right}."
+    )
 
 
 PAIR = sample(
@@ -343,7 +345,7 @@ def test_a_call_that_cannot_be_made_takes_its_own_points_alone(marked):
     assert marked(exercise, exercise.answer).message == "Right."
     mark = marked(exercise, "def one(x):\n    return 1")
     assert (mark.share, mark.mistakes) == (0.5, ("not handed in", "raises"))
-    assert mark.message.startswith("`my_weights` is missing. The check ends with TypeError")
+    assert mark.message.startswith("`my_weights` is missing. The check stops with TypeError")
     mark = marked(exercise, f"{WEIGHTS.answer}\ndef one(x):\n    return y")
     assert (mark.share, mark.mistakes) == (0.5, ("raises",))
     place = "at line 10 of one: `return y`"
@@ -379,11 +381,13 @@ def test_a_number_beside_a_function_may_be_absent(marked):
         mark = marked(exercise, f"def twice(x):\n    return 2 * x\n{rest}")
         assert mark.share == 0.5
         assert mark.message == (
-            "`one` has no value. Of 2 parts, in their order, these are right: 1."
+            "`one` has no value. The answer has 2 parts. In their order, these are right: 1."
         )
     mark = marked(exercise, "one = 1")
     assert (mark.share, mark.mistakes) == (0.5, ("not handed in",))
-    assert mark.message == ("`twice` is missing. Of 2 parts, in their order, these are right: 2.")
+    assert mark.message == (
+        "`twice` is missing. The answer has 2 parts. In their order, these are right: 2."
+    )
     assert marked(exercise, "two = 1").message == "Your submission has no `twice`, `one`."
 
 
@@ -434,7 +438,7 @@ def test_an_argument_that_no_check_passes_is_missed_too(marked):
         exercise = dataclasses.replace(SQUARES, stub=stub)
         mark = marked(exercise, answer)
         assert (mark.share, mark.mistakes) == (0.5, ("missing argument",)), mark
-        assert mark.message.startswith("`squares` must take `out`, as the stub does, and has at")
+        assert mark.message.startswith("`squares` must take `out`, as the stub does, so you")
         assert marked(exercise, answer.replace("x)", "x, out=3)")).share == 1
 
 
@@ -457,7 +461,7 @@ def test_an_answer_that_is_too_long_is_not_parsed(source, marked):
     mark = marked(WEIGHTS, source)
     after = resource.getrusage(resource.RUSAGE_SELF)
     assert (mark.share, mark.mistakes) == (0, ("too long",))
-    assert f"has {len(source):,} letters, and at most {judge.LONGEST:,} are read" in mark.message
+    assert f"has {len(source):,} characters, but at most {judge.LONGEST:,} are read" in mark.message
     assert after.ru_utime - before.ru_utime < 5  # 80 for the first where it is parsed
     assert after.ru_maxrss - before.ru_maxrss < 200 * 1024  # 3 GB there
 
@@ -482,7 +486,7 @@ def test_an_answer_that_cannot_be_marked_stops_no_other(monkeypatch):
     first, bad, last = grading._mark(SQUARES, ["a", "b", "c"], "s", QUICK)
     assert (first.share, bad.share, last.share) == (1, 0, 1)
     assert bad.mistakes == ("not marked",)
-    assert "could not mark this answer: MemoryError: too much." in bad.message
+    assert "failed on this answer: MemoryError: too much." in bad.message
 
 
 @pytest.mark.parametrize(
@@ -895,7 +899,7 @@ def test_of_two_answers_the_highest_is_graded_and_the_teacher_is_told(tmp_path):
     pupils.write_programs(tmp_path / "ada/c", {"squares": SQUARES.answer})
     found = read_one(tmp_path)
     assert found.answers == {"squares": SQUARES.answer}
-    assert found.doubts == ["squares of b/squares.py is graded, not of a/old/squares.py"]
+    assert found.doubts == ["squares in b/squares.py is graded, not that in a/old/squares.py"]
 
 
 def test_of_a_cell_and_its_copies_the_first_with_an_answer_is_graded(tmp_path):
@@ -912,7 +916,7 @@ def test_of_a_cell_and_its_copies_the_first_with_an_answer_is_graded(tmp_path):
         (tmp_path / student / "book.ipynb").write_text(json.dumps(book))
     found = submissions.read(tmp_path, EXERCISES)
     assert [one.answers for one in found] == 3 * [{"squares": "x = 1"}]
-    doubt = "squares of book.ipynb is graded, not of another cell of book.ipynb"
+    doubt = "squares in book.ipynb is graded, not that in another cell of book.ipynb"
     assert [one.doubts for one in found] == [[doubt], [], []]
 
 
@@ -937,7 +941,7 @@ def test_a_cell_that_is_not_in_the_notebook_is_named(tmp_path):
     assert (mark.share, mark.mistakes) == (0, ("nothing handed in",))
     assert mark.message == "The cell `answer-squares` is not in book.ipynb."
     assert result.marks["pencil"].share == 1
-    assert result.marks["shares"].message == "Nothing is handed in: there is no `shares.py`."
+    assert result.marks["shares"].message == "You have handed in nothing: there is no `shares.py`."
 
 
 STRANGE = (
@@ -1185,7 +1189,7 @@ def test_the_secret_may_come_through_a_pipe(monkeypatch, graded_by):
     monkeypatch.setattr(sys, "stdin", io.StringIO("of pipes\n"))
     assert graded_by(grade) == 0
     assert told == ["hidden", "of pipes"]
-    with pytest.raises(SystemExit, match="--secret must be of at least one letter, got nothing"):
+    with pytest.raises(SystemExit, match="--secret must have at least one character, got none"):
         graded_by(grade)  # the pipe is at its end
 
 
@@ -1201,7 +1205,7 @@ def test_marks_are_kept_where_a_process_of_the_grader_ends(
     monkeypatch.setattr(sys, "stdin", io.StringIO("of pipes\n"))
     assert graded_by(grade) == 1
     assert (tmp_path / "out/grades.csv").read_text() == "student,squares,total,of\nada,2.0,2.0,2\n"
-    assert "A process of the grader was ended: 1 of 1 are graded." in capsys.readouterr().err
+    assert "A process of the grader was killed. 1 of 1 are graded." in capsys.readouterr().err
 
 
 def test_names_do_no_harm_in_a_page():

@@ -108,7 +108,7 @@ def test_an_answer_that_needs_another_package_is_told_so(package, way, start):
     call = "square" if "from" in way else f"{package}.square"
     mark = marked(start, SQUARES, f"{way.format(package)}\ndef squares(x):\n    return {call}(x)")
     assert mark.share == 0
-    assert f"`{package}.square` is not at hand where answers are graded" in mark.message
+    assert f"`{package}.square` is not available where answers are graded" in mark.message
     assert "import only NumPy and what comes with Python" in mark.message
 
 
@@ -186,15 +186,15 @@ def test_a_right_answer_is_read_in_every_form(name, tmp_path, start):
 
 MERGED = '{"cells": [\n<<<<<<< HEAD\n1\n=======\n2\n>>>>>>> theirs\n]}'
 UNREAD = {
-    "merged.ipynb": (MERGED.encode(), "marks of a merge that Git could not finish"),
-    "broken.ipynb": (b'{"cells": [', "is no whole notebook"),
-    "deep.ipynb": (b"[" * 10**5, "is no whole notebook"),
-    "broken.zip": (b"PK\x03\x04 and no more", "no whole archive"),
+    "merged.ipynb": (MERGED.encode(), "marks of a merge that Git did not finish"),
+    "broken.ipynb": (b'{"cells": [', "is not a complete notebook"),
+    "deep.ipynb": (b"[" * 10**5, "is not a complete notebook"),
+    "broken.zip": (b"PK\x03\x04 and no more", "not a complete archive"),
     "bomb.zip": (zipped("squares.py", code="0" * 2**24), "has more than"),
     "squares.py": (b"x = 1\n" * 2**16, "KB of code"),
-    "squares.7z": (b"7z", "No exercise is found in squares.7z"),
-    "squares.pdf": (b"%PDF", "No exercise is found in squares.pdf"),
-    "thoughts.py": (b"x = 1", "No exercise is found in thoughts.py"),
+    "squares.7z": (b"7z", "There is no answer to an exercise in squares.7z"),
+    "squares.pdf": (b"%PDF", "There is no answer to an exercise in squares.pdf"),
+    "thoughts.py": (b"x = 1", "There is no answer to an exercise in thoughts.py"),
 }
 """What cannot be read, and the words that name it."""
 
@@ -289,7 +289,7 @@ def test_a_folder_that_the_list_does_not_name_is_not_graded(folder, listed):
 
 def test_who_hands_in_nothing_is_named_and_accents_are_one_letter(listed):
     said, graded = listed(["Jose\u0301"], ["Jos\u00e9", "ada"], "--variants")
-    assert "Nothing is handed in by ada." in said
+    assert "These students have handed in nothing: ada." in said
     assert graded == ["Jos\u00e9"]
 
 
