@@ -33,7 +33,7 @@ def head_scores(
     A : array, shape (..., n_q, n_k)
         Attention weights, such as those of all layers and heads, (layers, heads, n, n).
     targets : boolean array T that broadcasts to (..., n_q, n_k)
-        True where a query would look. A query without such a key is not counted.
+        True for the keys to which a query should attend. Queries without such a key do not count.
 
     Returns
     -------
@@ -43,15 +43,15 @@ def head_scores(
     Raises
     ------
     TypeError
-        If `A` is not a floating array or `targets` not a boolean one of the same library.
+        If `A` is not a floating array, or `targets` is not a boolean array of the same library.
     ValueError
         If `A` has fewer than 2 axes or `targets` does not broadcast to its shape.
 
     Notes
     -----
-    Compare with the score of uniform attention, which looks everywhere alike: a job with many
-    targets has a high score without a head that does it.
-    Cost: O(n_q n_k) for each head.
+    Compare the result with the score of uniform attention, because a job with many targets gets a
+    high score even if no head does it.
+    Cost: O(n_q n_k) per head.
 
     References
     ----------
@@ -83,7 +83,7 @@ def head_scores(
 
 
 def previous_token(ids: Annotated[Array, "n"]) -> Annotated[Array, "n n"]:
-    """Let each token but the first look at the one before it.
+    """Let each token except the first look at the one before it.
 
     Parameters
     ----------
@@ -100,8 +100,8 @@ def previous_token(ids: Annotated[Array, "n"]) -> Annotated[Array, "n n"]:
 def first_token(ids: Annotated[Array, "n"]) -> Annotated[Array, "n n"]:
     """Let each later token look at the first one: the attention sink.
 
-    Parameters and result are those of `previous_token`. The first two tokens look nowhere: one
-    sees nothing else, and for the other the first token is also the previous one.
+    Parameters and result are those of `previous_token`. The first two tokens look nowhere, because
+    one sees nothing else, and for the other the first token is also the previous one.
     """
     own, keys = _places(ids)
     return (keys == 0) & (own > 1)
@@ -110,8 +110,8 @@ def first_token(ids: Annotated[Array, "n"]) -> Annotated[Array, "n n"]:
 def same_token(ids: Annotated[Array, "n"]) -> Annotated[Array, "n n"]:
     """Let each token look at earlier occurrences of itself, as a *duplicate-token head* does.
 
-    Parameters and result are those of `previous_token`. The token before and the first are left to
-    the jobs with these names.
+    Parameters and result are those of `previous_token`. The previous token and the first token are
+    excluded, because they belong to the jobs with these names.
     """
     own, keys = _places(ids)
     return _equal(ids) & (keys > 0) & (keys < own - 1)
@@ -120,9 +120,9 @@ def same_token(ids: Annotated[Array, "n"]) -> Annotated[Array, "n n"]:
 def induction(ids: Annotated[Array, "n"]) -> Annotated[Array, "n n"]:
     """Let each token look at what came after earlier occurrences of it: *induction heads*.
 
-    A model that has seen ``Romeo loves`` and reads ``Romeo`` again looks at ``loves``, and may copy
-    it. Parameters and result are those of `previous_token`. The token before is left to the job
-    with this name.
+    For example, a model that has seen ``Romeo loves`` and reads ``Romeo`` again looks at ``loves``,
+    and may copy it. Parameters and result are those of `previous_token`. The previous token is
+    excluded, because it belongs to the job with this name.
     """
     own, keys = _places(ids)
     # column j: whether the token before j is that of the query
@@ -131,18 +131,19 @@ def induction(ids: Annotated[Array, "n"]) -> Annotated[Array, "n n"]:
 
 
 def own_speaker(tokens: Sequence[str]) -> Annotated[np.ndarray, "n n"]:
-    r"""Let each token of a speech look at the name above it: who is speaking?
+    r"""Let each token of a speech look at the name of its speaker.
 
     Parameters
     ----------
     tokens : sequence of n str
-        The pieces of a play, in which a speech is ``"NAME:\nline\nline\n\n"``.
+        The tokens of a play, in which a speech is ``"NAME:\nline\nline\n\n"``.
 
     Returns
     -------
     boolean NumPy array, shape (n, n)
-        The names themselves look nowhere, nor does a speech whose name is not among the tokens.
-        The token before is left to the job with this name, and the first token too.
+        The names themselves look nowhere, and neither does a speech whose name is not among the
+        tokens. The previous token and the first token are excluded, because they belong to the jobs
+        with these names.
 
     Examples
     --------
@@ -167,7 +168,7 @@ def own_speaker(tokens: Sequence[str]) -> Annotated[np.ndarray, "n n"]:
 def line_start(tokens: Sequence[str]) -> Annotated[np.ndarray, "n n"]:
     r"""Let each token look at the line break before its own line.
 
-    Parameters and result are those of `own_speaker`. A line break looks at the one before it.
+    Parameters and result are those of `own_speaker`. A line break looks at the previous line break.
 
     Examples
     --------

@@ -26,52 +26,52 @@ def from_transformers(state_dict: Mapping[str, Array], config: Any) -> Any:
     Parameters
     ----------
     state_dict : mapping of str to array
-        The tensors by their names there: what a model's ``state_dict()`` or
-        ``safetensors.numpy.load_file`` returns. All are of one library, device and real floating
-        dtype.
+        The tensors by their names on the hub, as a model's ``state_dict()`` or
+        ``safetensors.numpy.load_file`` returns them. All must have one library, device and real
+        floating dtype.
     config : dict, or config of `transformers`
-        What config.json says. Its ``model_type`` is ``"bert"``, ``"gpt2"``, ``"llama"`` or
+        The content of config.json. Its ``model_type`` is ``"bert"``, ``"gpt2"``, ``"llama"`` or
         ``"t5"``.
 
     Returns
     -------
     TransformerWeights, or BertWeights for BERT
-        `transformer`, `greedy_decode`, `sample`, `nn.Transformer` and all others take the first,
-        `models.bert` takes the second. The arrays are views of those given where the library can.
+        The first are for `transformer`, `greedy_decode`, `sample`, `nn.Transformer` and so on; the
+        second are for `models.bert`. The arrays are views of yours if the library supports views.
 
     Raises
     ------
     TypeError
-        If `state_dict` is not a mapping, `config` is not such a thing or an entry of it has
-        another type, or a tensor is not an array like the others.
+        If `state_dict` is not a mapping, `config` is neither a dict nor a config, an entry of it
+        has another type, or a tensor is not an array like the others.
     ValueError
         If the model type is unknown; if an entry of `config` is missing, or asks for a computation
-        that this package lacks; if a tensor is missing, unknown or of another shape than `config`
-        says; or if two that `config` ties differ.
+        that this package lacks; if a tensor is missing or unknown, or has another shape than
+        `config` says; or if two tensors that `config` ties are different.
 
     Notes
     -----
-    A matrix of this package lies as (in, out) and is multiplied as x W. How it lies there:
+    A matrix of this package is stored as (in, out) and multiplied as x W. In the models:
 
     ======================  ===========  =========================================================
-    model                   matrices     what else is to be known
+    model                   matrices     remarks
     ======================  ===========  =========================================================
     GPT-2                   (in, out)    ``c_attn`` holds W_Q, W_K and W_V side by side;
-                                         ``lm_head``, where it is not tied, lies as (out, in)
-    BERT                    (out, in)    the pooler and the heads of pre-training are left out
-    Llama                   (out, in)    a rotation turns features half a head apart, as here;
+                                         ``lm_head``, if it is not tied, is stored as (out, in)
+    BERT                    (out, in)    the pooler and the pretraining heads are left out
+    Llama                   (out, in)    RoPE pairs features half a head apart, as here;
                                          ``gate_proj`` is W_gate, ``up_proj`` W_1, ``down_proj`` W_2
-    T5                      (out, in)    relative positions have a row a bucket, as here;
+    T5                      (out, in)    relative positions have one row per bucket, as here;
                                          ``wi_0`` is W_gate, ``wi_1`` or ``wi`` W_1, ``wo`` W_2;
                                          in 1.0 ``output`` is the embedding divided by √d_model
-    all: embeddings         (V, d)       a row a token or a position, as here
+    all: embeddings         (V, d)       one row per token or position, as here
     ======================  ===========  =========================================================
 
-    Gains and biases have the same shape here and there. The name of every array here and there
-    stands in the tables ``NAMES`` of `models.gpt2_names`, `models.bert_names`,
-    `models.llama_names` and `models.t5_names`. A tensor that is not in them is an error, but for
-    what they list as harmless, such as buffers of masks and angles. Dropout is left out.
-    Cost: that of reading `state_dict`, and O(V d) to compare what is tied if it is there twice.
+    Gains and biases have the same shapes in both. The tables ``NAMES`` of `models.gpt2_names`,
+    `models.bert_names`, `models.llama_names` and `models.t5_names` list both names of every array.
+    A tensor that is not in them is an error, except for those that the modules list as harmless,
+    such as buffers of masks and angles. Dropout is left out.
+    Cost: that of reading `state_dict`, plus O(V d) to compare tied tensors if both are present.
 
     References
     ----------

@@ -33,23 +33,23 @@ from attnbook.transformers.weights import TransformerWeights
 
 @dataclass(frozen=True, eq=False)
 class LanguageModel:
-    """The weights of a decoder with the tokenizer that it was trained with.
+    """The weights of a decoder and the tokenizer with which it was trained.
 
     Attributes
     ----------
     weights : TransformerWeights
-        A decoder alone: its cross-attention and its encoder are None.
+        Those of a decoder-only model, whose cross-attention and encoder are None.
     tokenizer : BytePairs
-        As many tokens as `weights` has rows in its embedding. Its end of text, `tokenizer.stop`,
-        is what the model reads before the first token of a text.
+        It has as many tokens as the embedding of `weights` has rows. Its end-of-text token,
+        `tokenizer.stop`, is what the model reads before the first token of a text.
     context : int
-        The longest sequence that the model was trained on, in tokens. Longer texts are read in
-        windows.
+        The length in tokens of the longest sequence on which the model was trained. Longer texts
+        are read in windows.
 
     Raises
     ------
     TypeError, ValueError
-        If a part is of another class, or the sizes of the vocabularies differ.
+        If a part does not have the right class, or the sizes of the vocabularies differ.
 
     Examples
     --------
@@ -79,7 +79,7 @@ class LanguageModel:
     ) -> Self:
         """Return the model in another library, on another device or in another dtype.
 
-        Parameters are those of `attnbook.move`.
+        The parameters are those of `attnbook.move`.
         """
         weights = self.weights.to(library, device=device, dtype=dtype)
         return type(self)(weights, self.tokenizer, self.context)
@@ -95,14 +95,14 @@ class LanguageModel:
     def logits(self, text: str, *, impl: Impl = REFERENCE) -> Annotated[Array, "n vocabulary"]:
         """Return the logits of the token that follows each token of `text`.
 
-        `impl` says who attends, as in `attention`: a name, or a function of your own.
+        `impl` is the implementation, as in `attention`: a name, or a function of your own.
         """
         return transformer(None, self.ids(text), self.weights, impl=impl)
 
     def attention(self, text: str) -> Annotated[np.ndarray, "layers h n n"]:
         """Return the attention weights of every head over `text`, as NumPy arrays.
 
-        Entry [layer, head, i, j] is how much of what token i reads comes from token j. Raises a
+        Entry [layer, head, i, j] is the weight with which token i attends to token j. Raises a
         ValueError if the model has no layer.
         """
         if not self.weights.decoder.layers:
@@ -114,7 +114,7 @@ class LanguageModel:
     def stream(self, text: str, layer: int) -> Annotated[Array, "n d_model"]:
         """Return the residual stream of `text` before `layer`: 0 is the embedding, with positions.
 
-        The stream after the last layer is that before layer ``len(weights.decoder.layers)``.
+        To get the stream after the last layer, pass ``len(weights.decoder.layers)``.
         """
         layer = check_int("layer", layer, at_most=len(self.weights.decoder.layers))
         return self._through(text, layer, REFERENCE)
@@ -124,9 +124,9 @@ class LanguageModel:
     ) -> tuple[
         Annotated[Array, "h n d_k"], Annotated[Array, "h n d_k"], Annotated[Array, "h n d_v"]
     ]:
-        """Return what attention receives in `layer`: query, key and value of every head.
+        """Return the inputs of attention in `layer`: query, key and value of every head.
 
-        Queries and keys are rotated by their positions. Where heads share keys and values, each
+        Queries and keys are rotated by their positions. If heads share keys and values, each head
         has a copy of them.
         """
         layer = check_int("layer", layer, at_most=len(self.weights.decoder.layers) - 1)
@@ -140,11 +140,11 @@ class LanguageModel:
         return seen[layer]
 
     def surprisal(self, text: str, *, impl: Impl = REFERENCE) -> Annotated[np.ndarray, "n"]:
-        r"""Return how many bits each token of `text` costs: :math:`-\log_2 p`.
+        r"""Return the surprisal of each token of `text` in bits: :math:`-\log_2 p`.
 
-        The model reads windows of `context` tokens that overlap by half, so that every token but
-        those at the beginning of the text is judged after at least ``context // 2`` tokens before
-        it. The first token follows the end of the text before.
+        The model reads windows of `context` tokens that overlap by half. So it predicts every token
+        from at least ``context // 2`` tokens before it, except at the beginning of the text. It
+        predicts the first token from the end-of-text token.
 
         Cost: each token is read twice.
         """
@@ -161,9 +161,10 @@ class LanguageModel:
         return np.concatenate(bits)[:n]
 
     def bits_per_byte(self, text: str, *, impl: Impl = REFERENCE) -> float:
-        """Return the mean `surprisal` of a byte of `text` in UTF-8: the lower, the better.
+        """Return the mean `surprisal` per UTF-8 byte of `text`: the lower, the better.
 
-        Bits a byte can be compared between models of other tokens, and with programs that compress.
+        Bits per byte can be compared between models with different tokenizers, and with the
+        results of compression programs.
         """
         check_text("text", text)
         n_bytes = len(text.encode())
@@ -188,21 +189,21 @@ class LanguageModel:
         Parameters
         ----------
         prompt : str
-            What the model reads first. An empty one is the beginning of a text.
+            What the model reads first. An empty prompt is the beginning of a text.
         length : int
-            How many tokens are drawn, at least 1. The end of the text ends it sooner.
+            The number of tokens to draw, at least 1. There are fewer if the model ends the text.
         rng : numpy.random.Generator or int
-            Where the draws come from; an int is a seed.
+            The source of the draws; an int is a seed.
         temperature : float
-            As in `attnbook.decoding.sampler`; below 1 the likely tokens become likelier.
+            As in `attnbook.decoding.sampler`; below 1, likely tokens become more likely.
         draft : LanguageModel, optional
-            A smaller model with the same tokenizer, such as `draft_writer`, that proposes tokens,
-            as in `attnbook.decoding.speculative_sample`. The text is another one, from the same
-            distribution.
+            A smaller model with the same tokenizer, such as `draft_writer`, which proposes tokens
+            as in `attnbook.decoding.speculative_sample`. The resulting text is different, but it
+            has the same distribution.
         lookahead : int
             How many tokens the draft proposes at once.
         impl : str or callable
-            Who attends, as in `attention`.
+            The implementation, as in `attention`.
         **options
             `top_k`, `top_p`, `min_p` and `repetition_penalty` of `attnbook.decoding.sampler`, and
             `processors` of `attnbook.decoding.greedy_decode`.
@@ -210,13 +211,12 @@ class LanguageModel:
         Raises
         ------
         TypeError, ValueError
-            If a part is not as above.
+            If an argument is not as above.
 
         Notes
         -----
-        With a cache of keys and values. Where prompt and text grow beyond `context`, the model
-        goes on from the last ``context // 2`` tokens, and these are the prompt that a processor
-        sees.
+        Decoding uses a KV cache. If prompt and text grow beyond `context`, the model continues from
+        the last ``context // 2`` tokens, which then are the prompt that a processor sees.
         """
         options |= {"rng": rng, "temperature": temperature, "impl": impl}
         options |= {"draft": draft, "lookahead": lookahead}
@@ -234,10 +234,10 @@ class LanguageModel:
         impl: Impl = REFERENCE,
         **options: Any,
     ) -> Iterator[str]:
-        """Yield the text of `write` in pieces, each as soon as it is made.
+        """Yield the text of `write` token by token, as soon as each is made.
 
-        Parameters are those of `write`, and so is what is raised, at the call. A character whose
-        bytes are in several tokens comes as a whole, with the last of them.
+        Parameters and errors are those of `write`; errors are raised at the call. A character whose
+        bytes are in several tokens is yielded as a whole, with the last of them.
 
         Examples
         --------
@@ -298,24 +298,24 @@ class LanguageModel:
 
 
 def writer() -> LanguageModel:
-    """Return the small language model that this package carries: it writes Shakespeare.
+    """Return the small language model that this package contains: it writes Shakespeare.
 
-    A decoder of the kind that is used today: pre-norm with RMSNorm, rotary positions, gated
-    feed-forward (SwiGLU), grouped heads, tied embeddings, byte-pair tokens; 2.8 million
-    parameters, trained on 34 of the plays in `attnbook.data.plays`.
+    The model is a modern decoder: pre-norm with RMSNorm, rotary positions, gated feed-forward
+    networks (SwiGLU), grouped-query attention, tied embeddings and byte-pair tokens. It has 2.8
+    million parameters and was trained on 34 of the plays in `attnbook.data.plays`.
 
     Returns
     -------
     LanguageModel
-        NumPy arrays in float32. ``writer().to("torch")`` is the same in PyTorch.
+        It has NumPy arrays in float32. ``writer().to("torch")`` is the same model in PyTorch.
 
     Notes
     -----
-    The weights are stored in half precision. Data, recipe, losses and limits stand in the model
-    card, `attnbook/models/writer.md`; ``tools/train_writer.py`` made them. They are ours, under
-    the licence of the package; the plays are in the public domain.
+    The weights are stored in half precision. The model card, `attnbook/models/writer.md`, describes
+    data, recipe, losses and limits; ``tools/train_writer.py`` trained the model. The weights are
+    ours, under the licence of the package; the plays are in the public domain.
 
-    Cost: one read of a file of 6 MB.
+    Cost: reading a file of 6 MB once.
 
     Examples
     --------
@@ -327,23 +327,23 @@ def writer() -> LanguageModel:
 
 
 def draft_writer() -> LanguageModel:
-    """Return a small and fast model that has the tokens of `writer`: it drafts what that writes.
+    """Return a small and fast draft model for `writer`, with the same tokens.
 
-    In speculative decoding it proposes several tokens, which the writer then judges in one pass. It
-    is of the writer's kind, with a single layer.
+    In speculative decoding, it proposes several tokens, which the writer then judges in one pass.
+    Its architecture is that of the writer, but with a single layer.
 
     Returns
     -------
     LanguageModel
-        NumPy arrays in float32. Its tokenizer is the one that `writer` has, the same object.
+        It has NumPy arrays in float32. Its tokenizer is that of `writer`, the same object.
 
     Notes
     -----
-    The weights are stored in half precision, and the tokenizer in the file of the writer alone.
-    ``python tools/train_writer.py draft_writer`` made them, from the plays that the writer was
-    trained on; the model card is `attnbook/models/writer.md`.
+    The weights are stored in half precision; the tokenizer is stored only in the file of the
+    writer. ``python tools/train_writer.py draft_writer`` trained the model on the same plays as the
+    writer; the model card is `attnbook/models/writer.md`.
 
-    Cost: one read of a file of less than 1 MB, and of the writer's tokenizer.
+    Cost: reading a file of less than 1 MB and the writer's tokenizer once.
 
     References
     ----------

@@ -59,15 +59,15 @@ def mean_vectors(
     Parameters
     ----------
     x : array, shape (..., n, d), real floating dtype
-        Such as what `bert` returns.
+        For example the output of `bert`.
     lengths : ints, shape (...), optional
-        How many rows of each sequence are real; all unless given. The others are not read.
+        How many rows of each sequence are real; all by default. The others are not read.
 
     Returns
     -------
     array, shape (..., d)
-        Of the dtype of `x`; half precision is summed in float32. The product of two such vectors is
-        the cosine of the angle between them. A sequence without any row gives zeros.
+        Has the dtype of `x`; half precision is summed in float32. The dot product of two such
+        vectors is the cosine of the angle between them. A sequence without rows gives zeros.
 
     Raises
     ------
@@ -100,15 +100,15 @@ def mean_vectors(
 
 @dataclass(frozen=True, eq=False)
 class SentenceEncoder:
-    """A BERT with its tokenizer that makes one vector of a text: near in meaning, near in angle.
+    """A BERT with its tokenizer that turns a text into one vector; similar texts have small angles.
 
     Attributes
     ----------
     weights : BertWeights
-        In any library; the vectors are of that library, device and dtype.
+        In any library; the vectors have the same library, device and dtype.
     tokenizer : WordPieces
     longest : int
-        Tokens after so many are cut off, ``[CLS]`` and ``[SEP]`` counted.
+        The largest number of tokens, including ``[CLS]`` and ``[SEP]``; longer texts are truncated.
     """
 
     weights: BertWeights
@@ -133,7 +133,7 @@ class SentenceEncoder:
     ) -> "SentenceEncoder":
         """Return the same encoder in another library, on another device or in another dtype.
 
-        Parameters are those of `attnbook.move`.
+        The parameters are those of `attnbook.move`.
         """
         return replace(self, weights=self.weights.to(library, device=device, dtype=dtype))
 
@@ -150,21 +150,21 @@ class SentenceEncoder:
     ) -> Annotated[Array, "n d_model"]:
         """Return a vector of unit length for each text, in the order of `texts`.
 
-        Texts of like length are computed together, so that little is padded.
+        Texts of similar length are computed together, so that there is little padding.
 
         Parameters
         ----------
         texts : sequence of str
-            An empty text has a vector too, that of ``[CLS] [SEP]``.
+            An empty text has a vector, too, that of ``[CLS] [SEP]``.
         batch_size : int
-            How many are computed at once, at least 1.
+            How many texts are computed at once, at least 1.
         impl : str or callable
-            Who attends, as in `attention`.
+            The implementation, as in `attention`.
 
         Returns
         -------
         array, shape (n, d_model)
-            Row i times row j is the cosine of texts i and j.
+            The dot product of rows i and j is the cosine similarity of texts i and j.
 
         Raises
         ------
@@ -173,8 +173,8 @@ class SentenceEncoder:
 
         Notes
         -----
-        The same text may differ in its last digits from batch to batch, since a library may add in
-        another order.
+        The vector of a text may differ in its last digits from batch to batch, because a library
+        may sum in another order.
         """
         check_int("batch_size", batch_size, 1)
         check_impl(impl)
@@ -192,7 +192,7 @@ class SentenceEncoder:
         return xp.take(xp.concat(made, axis=0), back, axis=0)
 
     def attention(self, text: str) -> Annotated[np.ndarray, "layers h n n"]:
-        """Return who attends to whom in each layer and head, as a NumPy array.
+        """Return the attention weights of each layer and head as a NumPy array.
 
         Row i of each square is the query ``tokens(text)[i]``, and its weights sum to 1. Raises a
         ValueError if the model has no layer.
@@ -218,9 +218,10 @@ class SentenceEncoder:
 def sentence_encoder() -> SentenceEncoder:
     """Return the published model all-MiniLM-L6-v2, which turns English sentences into vectors.
 
-    It is a BERT of 6 layers with 12 heads of width 32, d_model = 384 and d_ff = 1536, 22.6 million
-    numbers, distilled from a larger one and trained on 1.17 billion pairs of sentences that belong
-    together. The result is in NumPy and float32; its method `to` takes it to another library.
+    It is a BERT of 6 layers with 12 heads of width 32, d_model = 384, d_ff = 1536 and 22.6 million
+    parameters, distilled from a larger model and trained on 1.17 billion pairs of sentences that
+    belong together. The result is in NumPy and float32; its method `to` moves it to another
+    library.
 
     Returns
     -------
@@ -237,8 +238,8 @@ def sentence_encoder() -> SentenceEncoder:
 
     Notes
     -----
+    The model reads only English, ignores case, and reads at most 256 tokens.
     Licence of the weights: Apache-2.0. Cost: 91 MB are read, and their SHA-256 is computed.
-    English alone, no difference between capital and small letters, 256 tokens at most.
 
     References
     ----------
