@@ -13,23 +13,24 @@ MOST_STEPS = 10_000_000
 
 @dataclass(frozen=True, eq=False)
 class Automaton:
-    """A deterministic finite automaton, all of whose states lead to the end of a valid string.
+    """A deterministic finite automaton in which every state leads to the end of a valid string.
 
-    It reads a string symbol by symbol, from state 0: characters of a str, or the bytes (ints) of
-    bytes. A string is valid if it ends in an accepting state.
+    It reads a string symbol by symbol, starting in state 0. Symbols are the characters of a str, or
+    the bytes (ints) of bytes. A string is valid if it ends in an accepting state.
 
     Attributes
     ----------
     transitions : sequence of mappings
-        ``transitions[state][symbol]`` is the next state; where there is none, no valid string goes
-        on so. Kept without the states that are never reached or lead nowhere, renumbered.
+        ``transitions[state][symbol]`` is the next state. If there is none, no valid string
+        continues with this symbol. States that are never reached or lead nowhere are removed, and
+        the others are renumbered.
     accepting : set or list of int
-        The states in which a string may end. Kept as a frozenset.
+        The states in which a string may end. Stored as a frozenset.
 
     Raises
     ------
     TypeError
-        If the parts are of other types.
+        If an argument does not have its type.
     ValueError
         If a state is unknown, or no string is valid.
 
@@ -71,10 +72,10 @@ class Automaton:
 
     @classmethod
     def of_strings(cls, strings: Iterable[str] | Iterable[bytes]) -> "Automaton":
-        """Return the automaton of a list of valid strings, all str or all bytes.
+        """Return the automaton for a list of valid strings, all str or all bytes.
 
-        Equal endings share their states. Raises a TypeError for anything else, and a ValueError for
-        an empty list. Cost: O(n) for n symbols in all.
+        Equal endings share their states. Raises a ValueError for an empty list, and a TypeError for
+        anything else. Cost: O(n) for n symbols in total.
         """
         strings = _checked(strings)
         transitions: list[dict[Any, int]] = [{}]
@@ -98,32 +99,34 @@ class Automaton:
 
     @classmethod
     def of_pattern(cls, pattern: str | bytes) -> "Automaton":
-        r"""Return the automaton of a regular expression, which a valid string matches as a whole.
+        r"""Return the automaton for a regular expression, which a valid string matches as a whole.
 
         Parameters
         ----------
         pattern : str or bytes
             In the syntax of Python's `re`, as far as it is regular: characters, ``.``, classes
             such as ``[a-z]`` and ``[^,;]``, ``\d``, ``\w`` and ``\s`` (of ASCII), ``\n``, ``\t``,
-            groups, ``|``, ``*``, ``+``, ``?``, ``{3}``, ``{2,}`` and ``{2,5}``, also lazy. Bytes
-            read bytes, for tokens of a byte-pair encoding. ``.`` (any but a line break) and
-            ``[^…]`` range over all bytes, or over the printable characters of ASCII, tab, line
-            break and those of the pattern. In bytes a character beyond ASCII is repeated as a
-            whole, although it has several bytes, and cannot stand between ``[`` and ``]``, which
-            choose one byte: write ``(é|ü)``.
+            groups, ``|``, ``*``, ``+``, ``?``, ``{3}``, ``{2,}`` and ``{2,5}``, also lazy. A
+            pattern of bytes reads bytes, for tokens of a byte-pair encoding. ``.`` (any symbol but
+            a line break) and ``[^…]`` range over all bytes or, for a str, over the printable
+            characters of ASCII, tab, line break and the characters of the pattern. In a pattern of
+            bytes, a character beyond ASCII is repeated as a whole, although it has several bytes.
+            It cannot stand between ``[`` and ``]``, because these choose one byte, so write
+            ``(é|ü)``.
 
         Raises
         ------
         TypeError, ValueError
-            If `pattern` is no str and no bytes, cannot be read, matches nothing, or would take
+            If `pattern` is neither str nor bytes, cannot be parsed, matches nothing, or would need
             more than 10 million steps.
 
         Notes
         -----
-        Glushkov's construction, then that of subsets. ``x{m,n}`` is n copies of x in a row, each
-        entered from the one before, so a repetition of one symbol has n + 1 states. In general
-        there can be 2^n states for n symbols in the pattern, as all automata of
-        ``(a|b)*a(a|b){n}`` have; patterns of texts seldom do.
+        The automaton comes from Glushkov's construction and then the subset construction.
+        ``x{m,n}`` becomes n copies of x in a row, each entered from the one before, so a repetition
+        of one symbol has n + 1 states. In general there can be 2^n states for n symbols in the
+        pattern. For example, every automaton of ``(a|b)*a(a|b){n}`` has so many; however, patterns
+        for texts rarely do.
         """
         symbols, follow, last, is_empty_valid = positions_of(pattern)
         classes = _classes(symbols)
@@ -154,7 +157,7 @@ class Automaton:
         return cls(transitions, ends)
 
     def run(self, string: Iterable[Hashable], state: int = 0) -> int | None:
-        """Return the state after `string`, read from `state`; None if no valid string goes on so.
+        """Return the state after reading `string` in `state`; None if no valid string continues so.
 
         Symbols are characters of a str or ints of bytes. An unknown state raises a ValueError.
         """
@@ -166,11 +169,14 @@ class Automaton:
         return state
 
     def accepts(self, string: Iterable[Hashable]) -> bool:
-        """Say whether `string` is valid."""
+        """Return whether `string` is valid."""
         return self.run(string) in self.accepting
 
     def over(self, alphabet: Collection[Hashable]) -> "Automaton":
-        """Return the automaton of the valid strings of these symbols; ValueError without any."""
+        """Return the automaton of the valid strings of these symbols; ValueError if there are none.
+
+        Valid strings with other symbols are left out.
+        """
         kept = [
             {symbol: after for symbol, after in moves.items() if symbol in alphabet}
             for moves in self.transitions

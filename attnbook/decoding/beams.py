@@ -36,17 +36,17 @@ def beam_search(
     n_beams : int
         How many sequences are kept, at least 1.
     length_penalty : float
-        c, at least 0. y are the new tokens, the stop token included. With c = 0 the score is the
-        log-probability, which falls with every token, so that short sequences win. The larger c
-        is, the less the length counts against a long sequence.
+        c, at least 0. y are the new tokens, including the stop token. With c = 0 the score is the
+        log-probability, which decreases with every token, so short sequences win. The larger c is,
+        the less a long sequence is penalised for its length.
     **options
-        All others of `greedy_decode`; `prompt` and `max_length` must be given.
+        All other options of `greedy_decode`; `prompt` and `max_length` are required.
 
     Returns
     -------
     Decoded
-        It has an axis of beams: tokens (batch, n_beams, n), scores (batch, n_beams) in falling
-        order.
+        It has an axis of beams: tokens have shape (batch, n_beams, n), and scores have shape
+        (batch, n_beams), in decreasing order.
 
     Raises
     ------
@@ -57,20 +57,20 @@ def beam_search(
     Notes
     -----
     Each step scores every continuation of every kept sequence and keeps the best `n_beams`. A
-    sequence that has ended, a finished hypothesis, stays as long as its score is among these. An
-    unfinished one ranks by the penalised score of the tokens that it has so far, where Hugging Face
-    ranks it by log p and penalises those that have ended alone. Decoding ends when all have ended.
-    Of equal scores the better beam and then the first token in the vocabulary wins, so that one
-    beam is `greedy_decode`.
-    With `processors` log p(y | x) is the sum of what they make of the model's log p, as it is: not
+    finished hypothesis, which is a sequence that has ended, stays as long as its score is among
+    these. An unfinished hypothesis is ranked by the penalised score of its tokens so far, whereas
+    Hugging Face ranks it by log p and penalises only finished ones. Decoding ends when all
+    sequences have ended. If scores are equal, the better beam wins, and then the first token in the
+    vocabulary, so that one beam gives `greedy_decode`.
+    With `processors`, log p(y | x) is the sum of what they return for the model's log p; it is not
     renormalised.
-    Nothing is pruned, and the result is exact, once `n_beams` is at least the number of sequences,
-    with those that `max_length` cuts. `n_beams` may exceed that: a place that no sequence takes has
-    score −∞ and length 0. More beams are not always better: a prefix that is dropped at one width
-    can be the best at the end.
-    Cost: that of `greedy_decode` on batch · n_beams sequences, and O(n_beams V log(n_beams V)) a
-    step. The beginning that all prompts of a batch have room for is read once for each sequence,
-    and the rest of a longer prompt once for each beam.
+    If `n_beams` is at least the number of possible sequences, including those that `max_length`
+    truncates, nothing is pruned and the result is exact. `n_beams` may exceed that number; unused
+    beams have score −∞ and length 0. More beams are not always better, because a prefix that is
+    dropped at one width can be the best one at the end.
+    Cost: that of `greedy_decode` on batch · n_beams sequences, plus O(n_beams V log(n_beams V)) per
+    step. The prompts of a batch are read once per sequence up to the shortest length; the rest of a
+    longer prompt is read once per beam.
 
     References
     ----------

@@ -15,42 +15,43 @@ from attnbook.decoding.processors import Processor
 def constrain(
     automaton: Automaton, tokens: Sequence[str] | Sequence[bytes], stop: int
 ) -> Processor:
-    """Return a processor that bans every token with which no valid text can go on.
+    """Return a processor that bans every token with which no valid text can continue.
 
     Parameters
     ----------
     automaton : Automaton
-        Which texts are valid. It reads what was made after the prompt.
+        It defines which texts are valid. It reads the tokens made after the prompt.
     tokens : sequence of str or of bytes
-        ``tokens[i]`` is what token i stands for, one symbol or several: characters for an automaton
-        of str, bytes for one of bytes. Tokens beyond the sequence, and those that stand for an
-        empty text, are banned.
+        ``tokens[i]`` is the text of token i, one symbol or several: characters for an automaton of
+        str, bytes for one of bytes. Tokens beyond the sequence, and those with an empty text, are
+        banned.
     stop : int
-        The token that ends a sequence: possible where the text is valid, and only there. Give it to
-        ``stop=`` of the strategy too.
+        The token that ends a sequence. It is possible only where the text is valid. Also pass it as
+        ``stop=`` to the strategy.
 
     Returns
     -------
     callable
-        A logits processor, for every strategy. It bans by −∞ and leaves all else as it is.
+        A logits processor for every strategy. It sets the scores of banned tokens to −∞ and leaves
+        the others unchanged.
 
     Raises
     ------
     TypeError
-        If `automaton` is none, or `tokens` are not all str or all bytes.
+        If `automaton` is not an Automaton, or `tokens` are not all str or all bytes.
     ValueError
         If `stop` is below 0, or no valid text consists of symbols that are tokens of their own.
 
     Notes
     -----
-    A token of several symbols is possible if the automaton can read all of them, be it the end of
-    one word and the beginning of another. Each symbol that the automaton reads must be a token of
-    its own, as each byte is in a byte-pair encoding: transitions of others are left out. So a valid
-    text can always be finished, if `max_length` leaves room for it: a sequence that is cut may be
-    the beginning of a valid one. What a model cannot say it is made to say: at each step the
-    distribution is that of the model given that the next token is possible, not given that the
-    whole text is valid.
-    Cost: O(V) for each state, once; then one look into a table for each token made.
+    A token of several symbols is possible if the automaton can read all of them, even if it is the
+    end of one word and the beginning of another. Each symbol that the automaton reads must be a
+    token of its own, as each byte is in a byte-pair encoding; transitions of other symbols are left
+    out. So a valid text can always be finished if `max_length` leaves room for it, although a
+    truncated sequence may be only the beginning of a valid one. However, the constraint changes
+    the distribution: at each step, it is that of the model given that the next token is possible,
+    not given that the whole text is valid.
+    Cost: O(V) once for each state, then one table look-up for each token made.
 
     References
     ----------

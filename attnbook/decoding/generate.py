@@ -26,14 +26,14 @@ class Step:
     ----------
     tokens : integer array, shape (batch,)
     made : boolean array, shape (batch,)
-        False where a sequence still reads its prompt, or has ended. Its token is then the one of
-        the prompt, or `pad`.
+        False if a sequence still reads its prompt or has ended. Its token is then that of the
+        prompt, or `pad`.
     log_probabilities : array, shape (batch,)
-        What the model gave each token; 0 where no token was made.
+        The model's log-probability of each token; 0 if no token was made.
     n_read : int
         How many tokens of each sequence the model read for this step.
     drafted : boolean array, shape (batch,), optional
-        In speculative decoding: True where the draft had proposed the token.
+        In speculative decoding: True if the draft had proposed the token.
     n_drafted : int
         How many tokens of each sequence the draft had proposed for the pass of this step.
     """
@@ -61,7 +61,7 @@ def greedy_decode(
     processors: Sequence[Processor] = (),
     impl: Impl = REFERENCE,
 ) -> Decoded:
-    r"""Take the most likely token, again and again.
+    r"""Take the most likely token at every step.
 
     .. math:: y_i = \operatorname*{arg\,max}_j \; p(j \mid y_{<i}, x)
 
@@ -70,33 +70,35 @@ def greedy_decode(
     weights : TransformerWeights
         They must have embeddings. PyTorch records no graph.
     source : integer array, shape (batch, n_s), or None
-        Token ids for the encoder; None for a decoder alone.
+        Token ids for the encoder; None for a decoder-only model.
     prompt : integer array, shape (batch, n_p), or int
-        The target tokens to go on from, at least one. An int is the start token of every sequence;
-        a decoder alone then decodes one sequence.
+        The target tokens from which to continue, at least one. An int is the start token of every
+        sequence; a decoder-only model then decodes one sequence.
     max_length : int
-        The most tokens that each sequence gets, at least 1. The stop token counts, the prompt does
-        not.
+        The maximum number of tokens for each sequence, at least 1. The stop token counts, but the
+        prompt does not.
     stop : int, sequence of int or integer array, optional
-        A sequence ends with the first of these tokens. Without one all get `max_length` tokens.
+        A sequence ends with the first of these tokens. By default, all sequences get `max_length`
+        tokens.
     pad : int
-        A known token that fills up what has ended.
+        A known token with which sequences that have ended are padded.
     prompt_lengths : ints of shape (batch,), optional
-        How many tokens of each row of `prompt` are real, at least 1; padding stands on the right.
-        Longer prompts are read token by token after the shortest length, while the others decode.
+        How many tokens of each row of `prompt` are real, at least 1; padding is on the right. From
+        the shortest length on, longer prompts are read token by token while the others decode.
     source_lengths : ints of shape (batch,), optional
         How many tokens of each source are real; the rest is hidden.
     source_mask : boolean array, optional
         Instead of `source_lengths`, as in `transformer`: **True = may attend**.
     cache : bool or KVCache
-        Whether to keep the keys and values of every layer, so that each token is read once. An
-        empty `KVCache` is filled and stays yours. Without a cache the whole prefix is read again at
-        every step.
+        Whether to keep the keys and values of every layer, so that each token is read only once.
+        You can pass an empty `KVCache`, which is then filled. Without a cache, the whole prefix is
+        read again at every step.
     processors : sequence of callables
-        Logits processors, ``(log_p, prefixes) -> log_p``, that change the scores of the next token
-        before one is chosen, in this order, such as `constrain` or `repetition_penalty`.
+        Logits processors, ``(log_p, prefixes) -> log_p``, such as `constrain` or
+        `repetition_penalty`. They change the scores of the next token, in this order, before the
+        token is chosen.
     impl : str or callable
-        Who attends, as in `attention`.
+        The implementation, as in `attention`.
 
     Returns
     -------
@@ -105,24 +107,24 @@ def greedy_decode(
     Raises
     ------
     TypeError
-        If `weights` are of another class, ids are not integers, libraries differ, or a number or a
+        If `weights` is of another class, ids are not integers, libraries differ, or a number or a
         flag has another type.
     ValueError
-        If an id is unknown, a shape does not fit, the prompt is empty, a length is out of range,
-        the learned positions do not suffice, the cache is not empty, `source` is there without an
+        If an id is unknown, a shape does not match, the prompt is empty, a length is out of range,
+        there are too few learned positions, the cache is not empty, there is a `source` but no
         encoder or the reverse, or the best logit of a step is NaN or infinite for a sequence that
         has not ended. Also if a processor returns an array of another shape, or leaves no token
         possible.
 
     Notes
     -----
-    Each sequence gets the tokens that it would get alone. With a cache and without, the numbers
-    differ by rounding alone, so the tokens can differ where two are as good as equally likely. Of
-    equal ones the first in the vocabulary is taken, where a draw with T → 0 takes each as often
-    (`sampler`). Decoding ends early when every sequence has ended. The most likely token at each
-    step need not begin the most likely sequence.
-    Cost of n tokens after a prompt of n_p: n + n_p - 1 tokens are read with the cache, and without
-    it n (n_p + (n - 1)/2). The cache holds 2 h_kv d_k numbers a token and layer.
+    Each sequence gets the tokens that it would get if it were decoded on its own. The logits with
+    and without a cache differ only by rounding, so the tokens can differ if two of them are almost
+    equally likely. Among equally likely tokens, the first one in the vocabulary is taken, whereas a
+    draw with T → 0 takes each of them equally often (`sampler`). Decoding ends early when every
+    sequence has ended. The most likely token at each step need not begin the most likely sequence.
+    Cost of n tokens after a prompt of n_p: the model reads n + n_p - 1 tokens with the cache, and
+    n (n_p + (n - 1)/2) tokens without it. The cache holds 2 h_kv d_k numbers per token and layer.
 
     References
     ----------
@@ -163,21 +165,21 @@ def sample(
     repetition_penalty: float = 1.0,
     **options: Any,
 ) -> Decoded:
-    """Draw each token by the model's probabilities, sharpened or cut as `sampler` says.
+    """Draw each token from the model's distribution, sharpened or truncated as in `sampler`.
 
     Parameters
     ----------
     weights, source
         As in `greedy_decode`.
     rng, temperature, top_k, top_p, min_p, repetition_penalty
-        As in `sampler`. The processors come before them.
+        As in `sampler`. `processors` are applied before them.
     **options
-        All others of `greedy_decode`; `prompt` and `max_length` must be given.
+        All other options of `greedy_decode`; `prompt` and `max_length` are required.
 
     Returns
     -------
     Decoded
-        Its log-probabilities are those of the model itself, at temperature 1 and without a cut.
+        Its log-probabilities are those of the model itself, at temperature 1 and not truncated.
 
     Raises
     ------
@@ -219,14 +221,14 @@ def stream(
     weights, source
         As in `greedy_decode`.
     choose : callable, optional
-        It is called as ``choose(log_p, prefixes)`` with the scores of every next token, shape
-        (batch, V), the model's log p after all processors, and with the `Prefix` of each sequence.
-        It returns integers of shape (batch,) in the library of the first. By default it takes the
-        most likely; `sampler` makes one that draws. Its answer is ignored for a sequence that still
-        reads its prompt, or has ended; the log p of a sequence that has ended is that of equally
-        likely tokens.
+        Called as ``choose(log_p, prefixes)``, where log_p, shape (batch, V), is the model's log p
+        of every next token after all processors, and prefixes has the `Prefix` of each sequence. It
+        returns integers of shape (batch,) in the library of log_p. By default it chooses the most
+        likely token; `sampler` makes one that draws. Its result is ignored for a sequence that
+        still reads its prompt or has ended. The log p of a sequence that has ended is that of
+        equally likely tokens.
     **options
-        All others of `greedy_decode`; `prompt` and `max_length` must be given.
+        All other options of `greedy_decode`; `prompt` and `max_length` are required.
 
     Yields
     ------
@@ -235,7 +237,8 @@ def stream(
     Raises
     ------
     TypeError, ValueError
-        As in `greedy_decode`, at the call; for what `choose` returns, when it does.
+        As in `greedy_decode`, at the call. If `choose` returns something invalid, the error is
+        raised at that step.
 
     Examples
     --------

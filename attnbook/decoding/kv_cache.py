@@ -17,18 +17,18 @@ class KVCache:
     """The keys and values of every layer of a decoder, in arrays that grow in place.
 
     ``len(cache)`` is the number of tokens that all layers hold. Each layer has one array of keys
-    and one of values, with free room behind the last token. New tokens are written into that room.
-    Where it does not suffice, the layer moves to arrays of at least twice as many tokens, so that n
-    steps copy O(n) tokens in all, not O(n²).
+    and one of values, with unused capacity after the last token, into which new tokens are written.
+    If the capacity is too small, the layer moves to arrays for at least twice as many tokens, so
+    that n steps copy O(n) tokens in total and not O(n²).
 
-    `greedy_decode` and the others make a cache of their own with ``cache=True``, and write into
-    yours with ``cache=KVCache()``: to look at it afterwards, or to change what it does by a
-    subclass.
+    With ``cache=True``, `greedy_decode` and the other strategies make a cache of their own. With
+    ``cache=KVCache()`` they write into yours, so that you can look at it afterwards, or change its
+    behaviour by a subclass.
 
     Notes
     -----
-    It writes in place, which the gradients of PyTorch do not allow, so it refuses keys and values
-    that need one: decode under ``torch.no_grad()``.
+    The cache writes in place, which PyTorch's gradients do not allow. It therefore refuses keys and
+    values that require a gradient, so decode under ``torch.no_grad()``.
 
     References
     ----------
@@ -53,21 +53,21 @@ class KVCache:
 
     @property
     def n_layers(self) -> int:
-        """The number of layers that have written."""
+        """The number of layers that have stored keys and values."""
         return len(self._rooms)
 
     @property
     def nbytes(self) -> int:
-        """The memory of all arrays in bytes, with the free room."""
+        """The memory of all arrays in bytes, including unused capacity."""
         arrays = [x for room in self._rooms for x in room]
         return sum(math.prod(x.shape) * array_namespace(x).finfo(x.dtype).bits // 8 for x in arrays)
 
     def keys(self, layer: int) -> Annotated[Array, "... n d_k"]:
-        """Return the keys of a layer so far: a view, so do not write into it."""
+        """Return the keys of a layer so far. The result is a view, so do not write into it."""
         return self._held(layer)[0]
 
     def values(self, layer: int) -> Annotated[Array, "... n d_v"]:
-        """Return the values of a layer so far: a view, so do not write into it."""
+        """Return the values of a layer so far. The result is a view, so do not write into it."""
         return self._held(layer)[1]
 
     def _held(self, layer):
@@ -81,15 +81,15 @@ class KVCache:
     def append(
         self, layer: int, keys: Annotated[Array, "... m d_k"], values: Annotated[Array, "... m d_v"]
     ) -> tuple[Annotated[Array, "... n d_k"], Annotated[Array, "... n d_v"]]:
-        """Write the keys and values of m new tokens of a layer, and return those of all n so far.
+        """Store the keys and values of m new tokens of a layer, and return those of all n so far.
 
         Parameters
         ----------
         layer : int
-            The number of the layer, at most the number of layers that have written.
+            The index of the layer, at most the number of layers that have stored something.
         keys : array, shape (..., m, d_k)
         values : array, shape (..., m, d_v)
-            Each fits what the layer holds in all but m: shape, dtype, library and device.
+            Except for m, both must match what the layer holds: shape, dtype, library and device.
 
         Returns
         -------
@@ -99,9 +99,9 @@ class KVCache:
         Raises
         ------
         TypeError
-            If keys and values are no arrays, or of other libraries or dtypes.
+            If keys or values are not arrays, or have another library or dtype.
         ValueError
-            If a shape does not fit, the layer is not the next one, or PyTorch records a graph.
+            If a shape does not match, the layer is not the next one, or PyTorch records a graph.
         """
         if not isinstance(layer, int):
             check_int("layer", layer)
@@ -137,15 +137,16 @@ class KVCache:
         return held[0][..., :total, :], held[1][..., :total, :]
 
     def impl_for(self, layer: int, impl: Impl) -> Impl:
-        """Return who attends in a layer to the tokens that it gets next: `impl` itself."""
+        """Return the implementation for the next tokens of a layer, which is `impl` itself."""
         return impl
 
     def truncate(self, n: int) -> None:
-        """Cut every layer back to its first n tokens.
+        """Truncate every layer to its first n tokens.
 
-        Speculative decoding takes back what was read in vain. Raises a TypeError or a ValueError
-        if `n` is not an int from 0 to ``len(cache)``. Arrays that `append` returned before keep
-        their length, and may see the tokens that are written later into the same room.
+        Speculative decoding does this with the tokens that it rejects. Raises a TypeError or a
+        ValueError if `n` is not an int from 0 to ``len(cache)``. Arrays that `append` returned
+        before keep their length, and their entries may change when later tokens are written into
+        the same memory.
 
         >>> import numpy as np
         >>> cache = KVCache()
@@ -160,7 +161,7 @@ class KVCache:
         self._lengths = [n] * len(self._lengths)
 
     def reorder(self, index: Annotated[Array, "batch m"]) -> None:
-        """Let every layer go on with other sequences: number i of row b was `index[b, i]`.
+        """Let every layer continue with other sequences: sequence i of row b was `index[b, i]`.
 
         Arrays of keys have the axes (batch, beams, ...), and m may differ from the number of beams.
         Raises a ValueError if `index` does not have the axes (batch, m).

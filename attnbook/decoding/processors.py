@@ -25,14 +25,14 @@ from attnbook.single_head.softmax import softmax_of
 
 
 class Prefix(NamedTuple):
-    """What one sequence holds so far, in NumPy.
+    """The tokens of one sequence so far, in NumPy.
 
     Attributes
     ----------
     prompt : integer array, shape (n_p,)
         Its prompt, without padding.
     made : integer array, shape (n,)
-        The tokens made after it.
+        The tokens made after the prompt.
     """
 
     prompt: Annotated[np.ndarray, "n_p"]
@@ -58,19 +58,19 @@ def longer(
 
 
 def temperature(temperature: float) -> Processor:
-    r"""Return a processor that sharpens the distribution, or evens it out.
+    r"""Return a processor that sharpens or flattens the distribution.
 
     .. math:: p_T \propto p^{1/T}
 
     Parameters
     ----------
     temperature : float
-        T, above 0: below 1 it favours likely tokens, above 1 it evens them out.
+        T, above 0. Below 1 it favours likely tokens; above 1 it flattens the distribution.
 
     Returns
     -------
     callable
-        It divides `log_p` by T. Beyond 1e-30 and 1e30 nothing changes any more.
+        It divides `log_p` by T. Values below 1e-30 act like 1e-30, and those above 1e30 like 1e30.
 
     Raises
     ------
@@ -100,8 +100,9 @@ def top_k(k: int) -> Processor:
     Parameters
     ----------
     k : int
-        At least 1. Of equally likely tokens the first in the vocabulary stay, so that k are left,
-        where Hugging Face keeps all that equal the k-th. A k beyond the vocabulary keeps all.
+        At least 1. Among equally likely tokens, the first ones in the vocabulary are kept, so that
+        exactly k are left, whereas Hugging Face keeps all that are as likely as the k-th. If k is
+        larger than the vocabulary, all tokens are kept.
 
     Returns
     -------
@@ -114,7 +115,7 @@ def top_k(k: int) -> Processor:
 
     Notes
     -----
-    Cost: O(V log V) a row.
+    Cost: O(V log V) per row.
 
     References
     ----------
@@ -140,14 +141,14 @@ def top_k(k: int) -> Processor:
 
 
 def top_p(p: float) -> Processor:
-    """Return a processor that keeps the nucleus: the fewest most likely tokens of probability p.
+    """Return a processor that keeps the nucleus: the fewest most likely tokens with total p.
 
     Parameters
     ----------
     p : float
-        Above 0 and at most 1: the fewest most likely tokens stay whose probabilities come to at
-        least this, up to rounding. The most likely token always stays. Of equally likely ones the
-        first in the vocabulary stay. 1 keeps all.
+        Above 0 and at most 1. The processor keeps the fewest most likely tokens whose probabilities
+        sum to at least p, up to rounding. The most likely token is always kept. Among equally
+        likely tokens, the first ones in the vocabulary are kept. 1 keeps all tokens.
 
     Returns
     -------
@@ -160,12 +161,12 @@ def top_p(p: float) -> Processor:
 
     Notes
     -----
-    The probabilities are the softmax of what comes in, after the processors before this one.
-    A sum reaches p if it misses p by no more than 128 units in the last place (1.5e-5 in float32,
-    3e-14 in float64). So of the probabilities .5, .3, .1 and .1 a p of 0.8 keeps two tokens,
-    although neither their logarithms nor 0.8 are exact numbers. Hugging Face leaves such a tie to
-    rounding, which may keep one token more.
-    Cost: O(V log V) a row.
+    The probabilities are the softmax of the input, which the processors before this one may have
+    changed. A sum reaches p if it is at most 128 units in the last place below it (1.5e-5 in
+    float32, 3e-14 in float64). For example, with probabilities .5, .3, .1 and .1, a p of 0.8 keeps
+    two tokens, although neither their logarithms nor 0.8 are exact numbers. In Hugging Face such a
+    tie depends on rounding, which may keep one token more.
+    Cost: O(V log V) per row.
 
     References
     ----------
@@ -197,14 +198,14 @@ def top_p(p: float) -> Processor:
 
 
 def min_p(p: float) -> Processor:
-    r"""Return a processor that bans what is less likely than a share of the most likely token.
+    r"""Return a processor that bans tokens far less likely than the most likely one.
 
     .. math:: p_j < p \cdot \max_l p_l
 
     Parameters
     ----------
     p : float
-        From 0 to 1. 0 bans nothing, 1 keeps the most likely tokens alone.
+        From 0 to 1. 0 bans nothing; 1 keeps only the most likely tokens.
 
     Returns
     -------
@@ -247,7 +248,7 @@ def repetition_penalty(penalty: float) -> Processor:
     Parameters
     ----------
     penalty : float
-        θ, above 0. Above 1 it discourages the tokens of the prompt and those made after it, below
+        θ, above 0. Above 1 it discourages the tokens of the prompt and those made after it; below
         1 it encourages them.
 
     Returns
@@ -261,12 +262,12 @@ def repetition_penalty(penalty: float) -> Processor:
 
     Notes
     -----
-    This is Hugging Face's rule, number by number, but it depends on where the zero of the scores
-    is. In this package processors get log-probabilities, which are at most 0: the rule then is
-    p^θ, a token that is certain stays so, and nothing depends on a constant in the logits. So does
-    Hugging Face in a beam search. When it samples it gives the raw logits to the same rule, where a
-    positive one is divided: then the same θ is another penalty.
-    Cost: O(n + V) a row, on the host.
+    This is Hugging Face's rule, elementwise. However, the rule depends on where the zero of the
+    scores is. In this package, processors get log-probabilities, which are at most 0. So the rule
+    is p^θ, a certain token stays certain, and a constant added to the logits changes nothing.
+    Hugging Face does the same in a beam search. But when it samples, it applies the rule to the raw
+    logits and divides positive ones, so the same θ is a different penalty there.
+    Cost: O(n + V) per row, on the host.
 
     References
     ----------

@@ -24,18 +24,18 @@ from attnbook.transformers.weights import TransformerWeights
 
 @dataclass(frozen=True, eq=False)
 class Speculated(Decoded):
-    """What was decoded, and how much of it the draft had guessed.
+    """The decoded tokens, and how many of them the draft had proposed.
 
     Attributes
     ----------
     tokens, lengths, log_probabilities, scores
         As in `Decoded`.
     accepted : integer array, shape (batch,)
-        How many of its tokens each sequence took over from the draft.
+        How many tokens of each sequence come from the draft.
     drafted : integer array, shape (batch,)
-        How many tokens the draft proposed for it.
+        How many tokens the draft proposed for each sequence.
     passes : int
-        How often the large model read, the prompt included.
+        The number of passes of the large model, including the one over the prompt.
     """
 
     accepted: Annotated[Array, "batch"]
@@ -53,7 +53,7 @@ def speculative_sample(
     temperature: float = 1.0,
     **options: Any,
 ) -> Speculated:
-    r"""Draw as `sample` does, with fewer passes of the large model.
+    r"""Draw from the distribution of `sample`, but with fewer passes of the large model.
 
     .. math:: \Pr[\text{keep } d] = \min\Bigl(1, \frac{p(d)}{q(d)}\Bigr), \qquad
               \text{else draw from } \frac{\max(p - q, 0)}{\sum_j \max(p_j - q_j, 0)}
@@ -61,22 +61,22 @@ def speculative_sample(
     Parameters
     ----------
     weights : TransformerWeights
-        The large model, which gives p.
+        The large model, which computes p.
     draft : TransformerWeights
-        A smaller model with the same vocabulary, which gives q; it takes the same source.
+        A smaller model with the same vocabulary, which computes q; it gets the same source.
     source
         As in `greedy_decode`.
     rng : numpy.random.Generator or int
-        Where the draws come from; an int is a seed.
+        The source of the draws; an int is a seed.
     lookahead : int
         How many tokens the draft proposes before the large model reads them, at least 1.
     temperature : float
-        At least 0. At 0 both models take their most likely token, and the result is that of
+        At least 0. At 0, both models take their most likely token, so the result is that of
         `greedy_decode`.
     **options
         `top_k`, `top_p`, `min_p` and `repetition_penalty` of `sampler` and all options of
-        `greedy_decode`; `prompt` and `max_length` must be given. Processors change p and q alike. A
-        `KVCache` is that of the large model.
+        `greedy_decode`; `prompt` and `max_length` are required. Processors change both p and q. A
+        `KVCache` that you pass is used for the large model.
 
     Returns
     -------
@@ -86,20 +86,22 @@ def speculative_sample(
     Raises
     ------
     TypeError, ValueError
-        As in `greedy_decode` and `sampler`, for each of the models; if the vocabularies differ, or
-        one model alone has an encoder; if the prompts of a batch differ in length.
+        As in `greedy_decode` and `sampler`, for each of the models; also if the vocabularies
+        differ, only one model has an encoder, or the prompts of a batch differ in length.
 
     Notes
     -----
-    Each token has the distribution that `sample` draws from: the token j is kept with probability
-    min(p_j, q_j) and drawn after a rejection with max(p_j - q_j, 0), which sum to p_j. A drafted
-    token is kept with probability α = Σ_j min(p_j, q_j) on the mean, and one pass of the large
-    model makes (1 - α^(k+1)) / (1 - α) tokens where α is the same at each of k places. The tokens
-    themselves are not those of `sample`, which uses its draws otherwise.
-    The large model reads lookahead + 1 tokens in one pass; the caches of both are cut back to what
-    was kept. A batch goes in lockstep: a round ends with the first rejection in any sequence.
-    Cost: for each round lookahead passes of the draft over one token, one pass of the large model
-    over lookahead + 1, and O(lookahead V log V) on the host.
+    Each token has the distribution from which `sample` draws, because token j is proposed and kept
+    with probability min(p_j, q_j), and drawn after a rejection with probability max(p_j - q_j, 0),
+    and these sum to p_j. On average, a drafted token is kept with probability
+    α = Σ_j min(p_j, q_j). If α is the same at each of k drafted positions, one pass of the large
+    model yields (1 - α^(k+1)) / (1 - α) tokens. However, the tokens themselves are not those of
+    `sample`, which uses its draws differently.
+    The large model reads lookahead + 1 tokens in one pass; both caches are then truncated to what
+    was kept. A batch advances in lockstep, which means that a round ends with the first rejection
+    in any sequence.
+    Cost per round: lookahead passes of the draft over one token each, one pass of the large model
+    over lookahead + 1 tokens, and O(lookahead V log V) on the host.
 
     References
     ----------
@@ -146,13 +148,13 @@ def speculative_stream(
 ) -> Iterator[Step]:
     """Yield the tokens of `speculative_sample` as soon as they are made.
 
-    Parameters are those of `speculative_sample`, and so is what is raised, at the call.
+    Parameters and errors are those of `speculative_sample`; errors are raised at the call.
 
     Yields
     ------
     Step
-        With `drafted` and `n_drafted`. `n_read` is 0 where the large model had read the token's
-        predecessor in the pass of a step before.
+        It has `drafted` and `n_drafted`. `n_read` is 0 if the large model had already read the
+        predecessor of the token in the pass of an earlier step.
 
     Examples
     --------
