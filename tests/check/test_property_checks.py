@@ -213,7 +213,7 @@ def test_patterns_of_a_bare_reshape_are_those_of_the_code(h, n):
     report = no_future_leak(both, x)
     assert report
     if n > h + 1:  # else it is also the pattern of a window
-        assert f"as after a bare reshape into {h} heads" in report.remarks[0]
+        assert f"is the pattern of a bare reshape into {h} heads" in report.remarks[0]
 
 
 @pytest.mark.parametrize("n", [6, 8, 9])

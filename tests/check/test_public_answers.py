@@ -107,7 +107,7 @@ decoder_only_block(public.with_epsilon(1e-2))
 decoder_only_block(public.with_epsilon(1e-4))
     another epsilon: not 1e-5
 ring_attention(public.ring)
-    no maximum: no maximum is subtracted
+    no maximum: you subtract no maximum
 linear_vjp(lambda x, W, g: (W @ g.T, x.T @ g))
     another product: another order
 linear_vjp(lambda x, W, g: (g @ W.T, x.T @ g.T))
