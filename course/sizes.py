@@ -60,7 +60,6 @@ SIZES: dict[str, Draw] = {
     ),
     "estimators-variance": one_of(2, (0.3, 8), (0.05, 40), (0.2, 12), (0.1, 20), (0.25, 10)),
     "hash-twice": one_of(3, (0.6, 2), (0.3, 8), (0.05, 5), (0.4, 3), (0.2, 7), (0.5, 4)),
-    "hash-one-line": distinct(25, 1000, 6),
     "left": distinct(1, 10, 3),
     "additive": distinct(2, 10, 6),
     "perplexity": distinct(12, 40, 4),

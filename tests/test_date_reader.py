@@ -1,4 +1,4 @@
-"""The reader of dates that the chapter `training` shows, and the script that made it."""
+"""The reader of dates that the page `date_reader` shows, and the script that made it."""
 
 import json
 import sys
@@ -77,7 +77,7 @@ ABLATIONS = [
 @pytest.mark.parametrize(("options", "right"), ABLATIONS)
 def test_the_check_of_a_head_that_is_removed_asks_for_a_copy(options, right):
     """It is taken from the chapter, and meets weights of another draw there."""
-    cells = jupytext.read(ROOT / "book/training.md").cells
+    cells = jupytext.read(ROOT / "book/date_reader.md").cells
     source = "\n".join(
         cell["source"]
         for cell in cells

@@ -45,7 +45,7 @@ def test_numbers_have_three_digits(x, text):
 @pytest.mark.parametrize(
     ("cell", "kind"),
     [
-        *[(text, ["figure"]) for text in ("0", "−4.1", "3.4 · 10⁻⁷", "0.400 ×", "< 0.1 %")],
+        *[(text, ["amount"]) for text in ("0", "−4.1", "3.4 · 10⁻⁷", "0.400 ×", "< 0.1 %")],
         *[(text, []) for text in ("–", "yes", "flash", "kappa = 4, L = 3")],
         ("a sentence about what this method leaves out", ["words"]),
     ],

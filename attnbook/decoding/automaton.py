@@ -1,4 +1,4 @@
-"""Automata: which strings are valid, one symbol after the other."""
+"""Finite automata, which say symbol by symbol which strings are valid."""
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,26 +13,26 @@ MOST_STEPS = 10_000_000
 
 @dataclass(frozen=True, eq=False)
 class Automaton:
-    """A deterministic finite automaton in which every state leads to the end of a valid string.
+    """A deterministic finite automaton in which every state can lead to a valid string.
 
-    It reads a string symbol by symbol, starting in state 0. Symbols are the characters of a str, or
-    the bytes (ints) of bytes. A string is valid if it ends in an accepting state.
+    It starts in state 0 and reads a string symbol by symbol. Symbols are the characters of a str,
+    or the bytes (ints) of bytes. A string is valid if it ends in an accepting state.
 
     Attributes
     ----------
     transitions : sequence of mappings
-        ``transitions[state][symbol]`` is the next state. If there is none, no valid string
-        continues with this symbol. States that are never reached or lead nowhere are removed, and
+        ``transitions[state][symbol]`` is the next state. If the symbol is missing, no valid string
+        continues with it. States that are never reached or lead to no valid string are removed, and
         the others are renumbered.
     accepting : set or list of int
-        The states in which a string may end. Stored as a frozenset.
+        The states in which a string may end, stored as a frozenset.
 
     Raises
     ------
     TypeError
-        If an argument does not have its type.
+        If the parts have different types.
     ValueError
-        If a state is unknown, or no string is valid.
+        If a state is unknown, or if no string is valid.
 
     References
     ----------
@@ -72,10 +72,10 @@ class Automaton:
 
     @classmethod
     def of_strings(cls, strings: Iterable[str] | Iterable[bytes]) -> "Automaton":
-        """Return the automaton for a list of valid strings, all str or all bytes.
+        """Return the automaton of a list of valid strings, all str or all bytes.
 
         Equal endings share their states. Raises a ValueError for an empty list, and a TypeError for
-        anything else. Cost: O(n) for n symbols in total.
+        anything that is not a list of strings. Cost: O(n) for n symbols in all.
         """
         strings = _checked(strings)
         transitions: list[dict[Any, int]] = [{}]
@@ -99,34 +99,33 @@ class Automaton:
 
     @classmethod
     def of_pattern(cls, pattern: str | bytes) -> "Automaton":
-        r"""Return the automaton for a regular expression, which a valid string matches as a whole.
+        r"""Return the automaton of a regular expression that a valid string matches as a whole.
 
         Parameters
         ----------
         pattern : str or bytes
-            In the syntax of Python's `re`, as far as it is regular: characters, ``.``, classes
-            such as ``[a-z]`` and ``[^,;]``, ``\d``, ``\w`` and ``\s`` (of ASCII), ``\n``, ``\t``,
-            groups, ``|``, ``*``, ``+``, ``?``, ``{3}``, ``{2,}`` and ``{2,5}``, also lazy. A
-            pattern of bytes reads bytes, for tokens of a byte-pair encoding. ``.`` (any symbol but
-            a line break) and ``[^…]`` range over all bytes or, for a str, over the printable
-            characters of ASCII, tab, line break and the characters of the pattern. In a pattern of
-            bytes, a character beyond ASCII is repeated as a whole, although it has several bytes.
-            It cannot stand between ``[`` and ``]``, because these choose one byte, so write
-            ``(é|ü)``.
+            A pattern in the syntax of Python's `re`, as far as it is regular: characters, ``.``,
+            classes such as ``[a-z]`` and ``[^,;]``, ``\d``, ``\w`` and ``\s`` (ASCII only),
+            ``\n``, ``\t``, groups, ``|``, ``*``, ``+``, ``?``, ``{3}``, ``{2,}`` and ``{2,5}``,
+            which may be lazy. A pattern of bytes gives an automaton of bytes, for the tokens of a
+            byte-pair encoding. ``.`` (any symbol but a line break) and ``[^…]`` range over all
+            bytes or, in a str, over the printable ASCII characters, tab, line break and the
+            characters of the pattern. In bytes, a character beyond ASCII is repeated as a whole,
+            although it has several bytes. It cannot stand between ``[`` and ``]``, which choose
+            one byte, so write ``(é|ü)``.
 
         Raises
         ------
         TypeError, ValueError
-            If `pattern` is neither str nor bytes, cannot be parsed, matches nothing, or would need
+            If `pattern` is neither str nor bytes, cannot be read, matches nothing, or would take
             more than 10 million steps.
 
         Notes
         -----
-        The automaton comes from Glushkov's construction and then the subset construction.
-        ``x{m,n}`` becomes n copies of x in a row, each entered from the one before, so a repetition
-        of one symbol has n + 1 states. In general there can be 2^n states for n symbols in the
-        pattern. For example, every automaton of ``(a|b)*a(a|b){n}`` has so many; however, patterns
-        for texts rarely do.
+        The method is Glushkov's construction, followed by the subset construction. ``x{m,n}`` is n
+        copies of x in a row, each entered from the one before, so a repetition of one symbol has
+        n + 1 states. In general there can be 2^n states for n symbols in the pattern, as in all
+        automata of ``(a|b)*a(a|b){n}``, but patterns of texts rarely need so many.
         """
         symbols, follow, last, is_empty_valid = positions_of(pattern)
         classes = _classes(symbols)
@@ -157,9 +156,10 @@ class Automaton:
         return cls(transitions, ends)
 
     def run(self, string: Iterable[Hashable], state: int = 0) -> int | None:
-        """Return the state after reading `string` in `state`; None if no valid string continues so.
+        """Return the state after reading `string` from `state`, or None if it cannot be read.
 
-        Symbols are characters of a str or ints of bytes. An unknown state raises a ValueError.
+        Symbols are the characters of a str or the ints of bytes. An unknown state raises a
+        ValueError.
         """
         check_int("state", state, at_most=len(self.transitions) - 1)
         for symbol in string:
@@ -169,14 +169,11 @@ class Automaton:
         return state
 
     def accepts(self, string: Iterable[Hashable]) -> bool:
-        """Return whether `string` is valid."""
+        """Say whether `string` is valid."""
         return self.run(string) in self.accepting
 
     def over(self, alphabet: Collection[Hashable]) -> "Automaton":
-        """Return the automaton of the valid strings of these symbols; ValueError if there are none.
-
-        Valid strings with other symbols are left out.
-        """
+        """Return the automaton of the valid strings of these symbols; ValueError if none exist."""
         kept = [
             {symbol: after for symbol, after in moves.items() if symbol in alphabet}
             for moves in self.transitions

@@ -34,43 +34,42 @@ def beam_search(
     weights, source
         As in `greedy_decode`.
     n_beams : int
-        How many sequences are kept, at least 1.
+        The number of sequences that are kept, at least 1.
     length_penalty : float
-        c, at least 0. y are the new tokens, including the stop token. With c = 0 the score is the
-        log-probability, which decreases with every token, so short sequences win. The larger c is,
-        the less a long sequence is penalised for its length.
+        The exponent c, at least 0. y stands for the new tokens, including the stop token. With
+        c = 0 the score is the log-probability. Since it falls with every token, short sequences
+        win. A larger c favours longer sequences.
     **options
         All other options of `greedy_decode`; `prompt` and `max_length` are required.
 
     Returns
     -------
     Decoded
-        It has an axis of beams: tokens have shape (batch, n_beams, n), and scores have shape
-        (batch, n_beams), in decreasing order.
+        The result with an axis of beams: tokens (batch, n_beams, n), and scores (batch, n_beams)
+        in descending order.
 
     Raises
     ------
     TypeError, ValueError
-        As in `greedy_decode`; also if `n_beams` is not an int of at least 1, or `length_penalty` is
-        not a finite number of at least 0, or makes the penalty of `max_length` overflow.
+        As in `greedy_decode`. Also if `n_beams` is not an int of at least 1, or if `length_penalty`
+        is not a finite number of at least 0 or makes the penalty of `max_length` overflow.
 
     Notes
     -----
     Each step scores every continuation of every kept sequence and keeps the best `n_beams`. A
-    finished hypothesis, which is a sequence that has ended, stays as long as its score is among
-    these. An unfinished hypothesis is ranked by the penalised score of its tokens so far, whereas
-    Hugging Face ranks it by log p and penalises only finished ones. Decoding ends when all
-    sequences have ended. If scores are equal, the better beam wins, and then the first token in the
-    vocabulary, so that one beam gives `greedy_decode`.
-    With `processors`, log p(y | x) is the sum of what they return for the model's log p; it is not
-    renormalised.
-    If `n_beams` is at least the number of possible sequences, including those that `max_length`
-    truncates, nothing is pruned and the result is exact. `n_beams` may exceed that number; unused
-    beams have score −∞ and length 0. More beams are not always better, because a prefix that is
-    dropped at one width can be the best one at the end.
-    Cost: that of `greedy_decode` on batch · n_beams sequences, plus O(n_beams V log(n_beams V)) per
-    step. The prompts of a batch are read once per sequence up to the shortest length; the rest of a
-    longer prompt is read once per beam.
+    sequence that has ended (a finished hypothesis) stays as long as its score is among these. An
+    unfinished hypothesis is ranked by the penalised score of its tokens so far, whereas Hugging
+    Face ranks it by log p and penalises only finished ones. Decoding ends when all have ended. Of
+    equal scores the better beam wins, and then the first token in the vocabulary, so that one beam
+    is `greedy_decode`.
+    With `processors`, log p(y | x) is the sum of the processed log p, which are not renormalised.
+    If `n_beams` is at least the number of possible sequences (those cut by `max_length` count),
+    nothing is pruned and the result is exact. `n_beams` may be larger; beams without a sequence
+    have score −∞ and length 0. More beams are not always better, because a prefix that is dropped
+    at one width can be the best at the end.
+    Cost: the cost of `greedy_decode` for batch · n_beams sequences, and O(n_beams V log(n_beams V))
+    per step. Up to the length of the shortest prompt of a batch, prompts are read once per
+    sequence, and the rest of a longer prompt is read once per beam.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Constrained decoding: a processor that lets through what an automaton accepts."""
+"""Constrained decoding: a processor that allows only what an automaton accepts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,43 +15,42 @@ from attnbook.decoding.processors import Processor
 def constrain(
     automaton: Automaton, tokens: Sequence[str] | Sequence[bytes], stop: int
 ) -> Processor:
-    """Return a processor that bans every token with which no valid text can continue.
+    """Return a processor that bans every token after which no valid text is possible.
 
     Parameters
     ----------
     automaton : Automaton
-        It defines which texts are valid. It reads the tokens made after the prompt.
+        The rule that says which texts are valid. It reads the tokens made after the prompt.
     tokens : sequence of str or of bytes
-        ``tokens[i]`` is the text of token i, one symbol or several: characters for an automaton of
-        str, bytes for one of bytes. Tokens beyond the sequence, and those with an empty text, are
-        banned.
+        ``tokens[i]`` is the text of token i, one or more symbols. Symbols are characters for an
+        automaton of str, and bytes for an automaton of bytes. Tokens beyond the sequence and tokens
+        with an empty text are banned.
     stop : int
-        The token that ends a sequence. It is possible only where the text is valid. Also pass it as
-        ``stop=`` to the strategy.
+        The token that ends a sequence. It is allowed where the text so far is valid, and only
+        there. Pass it to ``stop=`` of the decoding function, too.
 
     Returns
     -------
     callable
-        A logits processor for every strategy. It sets the scores of banned tokens to −∞ and leaves
-        the others unchanged.
+        A logits processor for every decoding function. It sets the scores of banned tokens to −∞
+        and does not change the others.
 
     Raises
     ------
     TypeError
-        If `automaton` is not an Automaton, or `tokens` are not all str or all bytes.
+        If `automaton` is not an Automaton, or if `tokens` are not all str or all bytes.
     ValueError
-        If `stop` is below 0, or no valid text consists of symbols that are tokens of their own.
+        If `stop` is below 0, or if no valid text consists of symbols that are tokens themselves.
 
     Notes
     -----
-    A token of several symbols is possible if the automaton can read all of them, even if it is the
-    end of one word and the beginning of another. Each symbol that the automaton reads must be a
-    token of its own, as each byte is in a byte-pair encoding; transitions of other symbols are left
-    out. So a valid text can always be finished if `max_length` leaves room for it, although a
-    truncated sequence may be only the beginning of a valid one. However, the constraint changes
-    the distribution: at each step, it is that of the model given that the next token is possible,
-    not given that the whole text is valid.
-    Cost: O(V) once for each state, then one table look-up for each token made.
+    A token of several symbols is allowed if the automaton can read all of them, even if the token
+    crosses a boundary of the grammar. Each symbol that the automaton reads must itself be a token,
+    as each byte is in a byte-pair encoding; transitions of other symbols are dropped. So a valid
+    text can always be completed if `max_length` suffices, and a sequence that is cut is the
+    beginning of a valid one. At each step the distribution is the model's, given that the next
+    token is allowed. It is not the model's distribution given that the whole text is valid.
+    Cost: O(V) once for each state that is reached, and then one table look-up per token made.
 
     References
     ----------

@@ -25,17 +25,18 @@ class Step:
     Attributes
     ----------
     tokens : integer array, shape (batch,)
+        The next token of each sequence.
     made : boolean array, shape (batch,)
-        False if a sequence still reads its prompt or has ended. Its token is then that of the
-        prompt, or `pad`.
+        False where a sequence still reads its prompt or has ended. Its token then comes from the
+        prompt or is `pad`.
     log_probabilities : array, shape (batch,)
-        The model's log-probability of each token; 0 if no token was made.
+        The model's log-probability of each token, and 0 where no token was made.
     n_read : int
         How many tokens of each sequence the model read for this step.
     drafted : boolean array, shape (batch,), optional
-        In speculative decoding: True if the draft had proposed the token.
+        In speculative decoding, True where the draft model had proposed the token.
     n_drafted : int
-        How many tokens of each sequence the draft had proposed for the pass of this step.
+        How many tokens of each sequence the draft model had proposed for the pass of this step.
     """
 
     tokens: Annotated[Array, "batch"]
@@ -61,44 +62,44 @@ def greedy_decode(
     processors: Sequence[Processor] = (),
     impl: Impl = REFERENCE,
 ) -> Decoded:
-    r"""Take the most likely token at every step.
+    r"""Decode greedily: take the most likely token at each step.
 
     .. math:: y_i = \operatorname*{arg\,max}_j \; p(j \mid y_{<i}, x)
 
     Parameters
     ----------
     weights : TransformerWeights
-        They must have embeddings. PyTorch records no graph.
+        Weights with embeddings. PyTorch records no graph.
     source : integer array, shape (batch, n_s), or None
-        Token ids for the encoder; None for a decoder-only model.
+        Token ids for the encoder, or None for a decoder-only model.
     prompt : integer array, shape (batch, n_p), or int
-        The target tokens from which to continue, at least one. An int is the start token of every
-        sequence; a decoder-only model then decodes one sequence.
+        The target tokens to continue, at least one. An int is the start token of every sequence;
+        a decoder-only model then decodes one sequence.
     max_length : int
-        The maximum number of tokens for each sequence, at least 1. The stop token counts, but the
+        The maximum number of new tokens per sequence, at least 1. The stop token counts, but the
         prompt does not.
     stop : int, sequence of int or integer array, optional
-        A sequence ends with the first of these tokens. By default, all sequences get `max_length`
-        tokens.
+        A sequence ends with the first of these tokens. Without `stop` every sequence gets
+        `max_length` tokens.
     pad : int
-        A known token with which sequences that have ended are padded.
+        A known token that fills sequences after their end.
     prompt_lengths : ints of shape (batch,), optional
-        How many tokens of each row of `prompt` are real, at least 1; padding is on the right. From
-        the shortest length on, longer prompts are read token by token while the others decode.
+        How many tokens of each row of `prompt` are real, at least 1. Padding is on the right.
+        Beyond the shortest length, longer prompts are read token by token while the others decode.
     source_lengths : ints of shape (batch,), optional
-        How many tokens of each source are real; the rest is hidden.
+        How many tokens of each source are real. The rest is hidden.
     source_mask : boolean array, optional
-        Instead of `source_lengths`, as in `transformer`: **True = may attend**.
+        A mask in place of `source_lengths`, as in `transformer`: **True = may attend**.
     cache : bool or KVCache
-        Whether to keep the keys and values of every layer, so that each token is read only once.
-        You can pass an empty `KVCache`, which is then filled. Without a cache, the whole prefix is
-        read again at every step.
+        Whether to keep the keys and values of every layer, so that each token is read once. If you
+        pass an empty `KVCache`, it is filled, and you can use it afterwards. Without a cache the
+        whole prefix is read again at every step.
     processors : sequence of callables
         Logits processors, ``(log_p, prefixes) -> log_p``, such as `constrain` or
-        `repetition_penalty`. They change the scores of the next token, in this order, before the
+        `repetition_penalty`. They change the scores of the next token, in this order, before a
         token is chosen.
     impl : str or callable
-        The implementation, as in `attention`.
+        The implementation of attention, as in `attention`.
 
     Returns
     -------
@@ -107,24 +108,25 @@ def greedy_decode(
     Raises
     ------
     TypeError
-        If `weights` is of another class, ids are not integers, libraries differ, or a number or a
-        flag has another type.
+        If `weights` has the wrong class, ids are not integers, libraries differ, or a number or a
+        flag has the wrong type.
     ValueError
-        If an id is unknown, a shape does not match, the prompt is empty, a length is out of range,
-        there are too few learned positions, the cache is not empty, there is a `source` but no
-        encoder or the reverse, or the best logit of a step is NaN or infinite for a sequence that
-        has not ended. Also if a processor returns an array of another shape, or leaves no token
-        possible.
+        If an id is unknown, a shape does not fit, the prompt is empty, a length is out of range,
+        there are too few learned positions, the cache is not empty, or `source` is given without an
+        encoder or missing with one. Also if the best logit of a step is NaN or infinite for a
+        sequence that has not ended, or if a processor returns an array of the wrong shape or bans
+        all tokens.
 
     Notes
     -----
-    Each sequence gets the tokens that it would get if it were decoded on its own. The logits with
-    and without a cache differ only by rounding, so the tokens can differ if two of them are almost
-    equally likely. Among equally likely tokens, the first one in the vocabulary is taken, whereas a
-    draw with T → 0 takes each of them equally often (`sampler`). Decoding ends early when every
-    sequence has ended. The most likely token at each step need not begin the most likely sequence.
-    Cost of n tokens after a prompt of n_p: the model reads n + n_p - 1 tokens with the cache, and
-    n (n_p + (n - 1)/2) tokens without it. The cache holds 2 h_kv d_k numbers per token and layer.
+    Each sequence gets the tokens that it would get without the others. The results with and without
+    a cache differ only by rounding, so the tokens can differ if two are almost equally likely. Of
+    equally likely tokens the first in the vocabulary is taken, whereas a draw with T → 0 takes each
+    of them equally often (`sampler`). Decoding ends early when every sequence has ended. The most
+    likely token at each step need not begin the most likely sequence.
+    Cost: to decode n tokens after a prompt of n_p, the model reads n + n_p - 1 tokens with the
+    cache, and n (n_p + (n - 1)/2) tokens without it. The cache holds 2 h_kv d_k numbers per token
+    and layer.
 
     References
     ----------
@@ -165,21 +167,22 @@ def sample(
     repetition_penalty: float = 1.0,
     **options: Any,
 ) -> Decoded:
-    """Draw each token from the model's distribution, sharpened or truncated as in `sampler`.
+    """Draw each token from the model's distribution, changed as in `sampler`.
 
     Parameters
     ----------
     weights, source
         As in `greedy_decode`.
     rng, temperature, top_k, top_p, min_p, repetition_penalty
-        As in `sampler`. `processors` are applied before them.
+        As in `sampler`. They act after the `processors`.
     **options
         All other options of `greedy_decode`; `prompt` and `max_length` are required.
 
     Returns
     -------
     Decoded
-        Its log-probabilities are those of the model itself, at temperature 1 and not truncated.
+        The result with the log-probabilities of the model itself, at temperature 1 and without a
+        cut.
 
     Raises
     ------
@@ -221,12 +224,12 @@ def stream(
     weights, source
         As in `greedy_decode`.
     choose : callable, optional
-        Called as ``choose(log_p, prefixes)``, where log_p, shape (batch, V), is the model's log p
-        of every next token after all processors, and prefixes has the `Prefix` of each sequence. It
-        returns integers of shape (batch,) in the library of log_p. By default it chooses the most
-        likely token; `sampler` makes one that draws. Its result is ignored for a sequence that
-        still reads its prompt or has ended. The log p of a sequence that has ended is that of
-        equally likely tokens.
+        A function that is called as ``choose(log_p, prefixes)``. `log_p`, of shape (batch, V),
+        holds the model's log p of every next token after all processors, and `prefixes` holds the
+        `Prefix` of each sequence. The function returns integers of shape (batch,) in the library of
+        `log_p`. By default it takes the most likely tokens; `sampler` returns a function that
+        draws. Its result is ignored for a sequence that still reads its prompt or has ended. For a
+        sequence that has ended, all tokens have the same log p.
     **options
         All other options of `greedy_decode`; `prompt` and `max_length` are required.
 
@@ -237,8 +240,8 @@ def stream(
     Raises
     ------
     TypeError, ValueError
-        As in `greedy_decode`, at the call. If `choose` returns something invalid, the error is
-        raised at that step.
+        As in `greedy_decode`, when the function is called. If `choose` returns a wrong result, the
+        error is raised at that step.
 
     Examples
     --------

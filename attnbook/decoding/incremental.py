@@ -1,4 +1,4 @@
-"""The decoder that goes on from what it has read, with a cache or without."""
+"""The decoder that continues from what it has read, with or without a cache."""
 
 import contextlib
 import importlib
@@ -41,7 +41,7 @@ class IncrementalDecoder:
             self.memory = memory_keys_and_values(memory, weights.decoder.layers)
 
     def allow_beams(self) -> None:
-        """Let the tokens have an axis of beams after that of the batch, over one memory."""
+        """Allow tokens with an axis of beams after the batch axis, with one memory for all."""
         self.memory = tuple(
             None if heads is None else tuple(x[:, None, ...] for x in heads)
             for heads in self.memory
@@ -52,25 +52,25 @@ class IncrementalDecoder:
     def prefill(
         self, prompt: Annotated[Array, "... m"], ended: Annotated[Array, "..."] | None = None
     ) -> Annotated[Array, "... V"]:
-        """Read m tokens in one pass; return log p of the token that comes after the last.
+        """Read m tokens in one pass and return log p of the token after the last one.
 
-        Where a sequence has `ended` all tokens get the same: what is read there is padding.
+        For a sequence that has `ended`, whose tokens are padding, all tokens get the same log p.
         """
         return self._read(prompt, ended)[..., 0, :]
 
     def step(
         self, tokens: Annotated[Array, "..."], ended: Annotated[Array, "..."] | None = None
     ) -> Annotated[Array, "... V"]:
-        """Read one token of each sequence; return log p of the next one, as `prefill` does."""
+        """Read one token of each sequence and return log p of the next one, as `prefill` does."""
         return self._read(tokens[..., None], ended)[..., 0, :]
 
     def verify(
         self, tokens: Annotated[Array, "... m"], ended: Annotated[Array, "..."] | None = None
     ) -> Annotated[Array, "... m V"]:
-        """Read m tokens in one pass; return log p of the token that follows each of them.
+        """Read m tokens in one pass and return log p of the token that follows each of them.
 
-        Some of them may come after the end of a sequence: where the best logit is NaN or infinite
-        all are NaN.
+        Some of the m tokens may come after the end of a sequence. If the best logit of a row is NaN
+        or infinite, the whole row is NaN.
         """
         return self._read(tokens, ended, n_rows=tokens.shape[-1])
 
@@ -114,7 +114,7 @@ class IncrementalDecoder:
             return log_softmax_of(to_accumulate(logits), axis=-1)
 
     def follow(self, parents: Annotated[Array, "batch beams"]) -> None:
-        """Go on with these beams of what was read, in this order."""
+        """Continue with these beams, in this order."""
         if self.cache is None:
             self.tokens = gather(self.tokens, parents)
         else:

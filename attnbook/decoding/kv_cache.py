@@ -10,25 +10,24 @@ from attnbook.arrays.array import Array, array_namespace
 from attnbook.kernels import Impl
 
 BLOCK = 64
-"""The room for tokens is a multiple of this."""
+"""The space for tokens is a multiple of this."""
 
 
 class KVCache:
     """The keys and values of every layer of a decoder, in arrays that grow in place.
 
     ``len(cache)`` is the number of tokens that all layers hold. Each layer has one array of keys
-    and one of values, with unused capacity after the last token, into which new tokens are written.
-    If the capacity is too small, the layer moves to arrays for at least twice as many tokens, so
-    that n steps copy O(n) tokens in total and not O(n²).
+    and one array of values, with free space behind the last token. New tokens are written into this
+    space. When it is full, the layer moves to arrays with space for at least twice as many tokens,
+    so n steps copy O(n) tokens in all instead of O(n²).
 
-    With ``cache=True``, `greedy_decode` and the other strategies make a cache of their own. With
-    ``cache=KVCache()`` they write into yours, so that you can look at it afterwards, or change its
-    behaviour by a subclass.
+    With ``cache=True`` the decoding functions make their own cache. Pass ``cache=KVCache()`` to
+    look at the cache afterwards, or an instance of a subclass to change what it does.
 
     Notes
     -----
-    The cache writes in place, which PyTorch's gradients do not allow. It therefore refuses keys and
-    values that require a gradient, so decode under ``torch.no_grad()``.
+    The cache is written in place, which PyTorch's gradients do not allow, so keys and values that
+    require a gradient are rejected. Decode under ``torch.no_grad()``.
 
     References
     ----------
@@ -53,21 +52,21 @@ class KVCache:
 
     @property
     def n_layers(self) -> int:
-        """The number of layers that have stored keys and values."""
+        """The number of layers that have written."""
         return len(self._rooms)
 
     @property
     def nbytes(self) -> int:
-        """The memory of all arrays in bytes, including unused capacity."""
+        """The memory of all arrays in bytes, including the free space."""
         arrays = [x for room in self._rooms for x in room]
         return sum(math.prod(x.shape) * array_namespace(x).finfo(x.dtype).bits // 8 for x in arrays)
 
     def keys(self, layer: int) -> Annotated[Array, "... n d_k"]:
-        """Return the keys of a layer so far. The result is a view, so do not write into it."""
+        """Return the keys of a layer so far, as a view that you must not write into."""
         return self._held(layer)[0]
 
     def values(self, layer: int) -> Annotated[Array, "... n d_v"]:
-        """Return the values of a layer so far. The result is a view, so do not write into it."""
+        """Return the values of a layer so far, as a view that you must not write into."""
         return self._held(layer)[1]
 
     def _held(self, layer):
@@ -81,27 +80,29 @@ class KVCache:
     def append(
         self, layer: int, keys: Annotated[Array, "... m d_k"], values: Annotated[Array, "... m d_v"]
     ) -> tuple[Annotated[Array, "... n d_k"], Annotated[Array, "... n d_v"]]:
-        """Store the keys and values of m new tokens of a layer, and return those of all n so far.
+        """Write the keys and values of m new tokens of a layer, and return those of all n so far.
 
         Parameters
         ----------
         layer : int
-            The index of the layer, at most the number of layers that have stored something.
+            The index of the layer, at most the number of layers that have written.
         keys : array, shape (..., m, d_k)
+            The new keys.
         values : array, shape (..., m, d_v)
-            Except for m, both must match what the layer holds: shape, dtype, library and device.
+            The new values. Apart from m, both must match the shape, dtype, library and device of
+            what the layer holds.
 
         Returns
         -------
         pair of arrays, shapes (..., n, d_k) and (..., n, d_v)
-            Views of the cache, so do not write into them.
+            Views of the cache that you must not write into.
 
         Raises
         ------
         TypeError
-            If keys or values are not arrays, or have another library or dtype.
+            If keys or values are not arrays, or have different libraries or dtypes.
         ValueError
-            If a shape does not match, the layer is not the next one, or PyTorch records a graph.
+            If a shape does not fit, the layer is not the next one, or PyTorch records a graph.
         """
         if not isinstance(layer, int):
             check_int("layer", layer)
@@ -137,16 +138,15 @@ class KVCache:
         return held[0][..., :total, :], held[1][..., :total, :]
 
     def impl_for(self, layer: int, impl: Impl) -> Impl:
-        """Return the implementation for the next tokens of a layer, which is `impl` itself."""
+        """Return the implementation of attention for the next tokens of a layer: `impl` itself."""
         return impl
 
     def truncate(self, n: int) -> None:
-        """Truncate every layer to its first n tokens.
+        """Cut every layer back to its first n tokens.
 
-        Speculative decoding does this with the tokens that it rejects. Raises a TypeError or a
-        ValueError if `n` is not an int from 0 to ``len(cache)``. Arrays that `append` returned
-        before keep their length, and their entries may change when later tokens are written into
-        the same memory.
+        Speculative decoding removes rejected tokens in this way. Raises a TypeError or a ValueError
+        if `n` is not an int from 0 to ``len(cache)``. Arrays that `append` returned earlier keep
+        their length, and later tokens may overwrite their content.
 
         >>> import numpy as np
         >>> cache = KVCache()
@@ -161,7 +161,7 @@ class KVCache:
         self._lengths = [n] * len(self._lengths)
 
     def reorder(self, index: Annotated[Array, "batch m"]) -> None:
-        """Let every layer continue with other sequences: sequence i of row b was `index[b, i]`.
+        """Reorder the sequences of every layer: sequence i of row b was `index[b, i]` before.
 
         Arrays of keys have the axes (batch, beams, ...), and m may differ from the number of beams.
         Raises a ValueError if `index` does not have the axes (batch, m).
@@ -177,7 +177,7 @@ class KVCache:
 
 
 def _moved(room, n, capacity):
-    """Return a room for `capacity` tokens with the `n` tokens of another."""
+    """Return arrays with space for `capacity` tokens that hold the `n` tokens of `room`."""
     xp, larger = array_namespace(room[0]), []
     for x in room:
         shape = (*x.shape[:-2], capacity, x.shape[-1])

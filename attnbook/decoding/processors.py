@@ -1,14 +1,15 @@
-r"""Logits processors: what changes the scores of the next token before one is chosen.
+r"""Logits processors: functions that change the scores of the next token before one is chosen.
 
 A **logits processor** is a pure function ``(log_p, prefixes) -> log_p``. `log_p` (rows, V) holds a
-score for every next token of every sequence, the model's log p at first, and −∞ bans a token. The
-result need not be normalised, because a draw takes its softmax. `prefixes` holds one `Prefix` for
-each row; what is returned for a sequence that has ended, or still reads its prompt, is ignored.
-The processors of this module widen scores in half precision to float32 and return them so, because
-a sum over a vocabulary in half precision stops growing long before it reaches 1. Every strategy
-widens what any other processor returns.
-`greedy_decode`, `sample`, `stream`, `beam_search` and `speculative_sample` apply all that their
-``processors=`` holds, one after the other.
+score for every next token of every sequence. At first the scores are the model's log p, and a score
+of −∞ bans a token. The result need not be normalised, because a draw takes its softmax. `prefixes`
+holds one `Prefix` for each row. The result is ignored for a sequence that has ended or still reads
+its prompt.
+The processors of this module return float32 for scores in half precision, because a sum over a
+vocabulary in half precision stops growing long before it reaches 1. Every strategy also widens the
+results of other processors.
+`greedy_decode`, `sample`, `stream`, `beam_search` and `speculative_sample` apply their
+``processors=`` one after the other.
 """
 
 import math
@@ -30,7 +31,7 @@ class Prefix(NamedTuple):
     Attributes
     ----------
     prompt : integer array, shape (n_p,)
-        Its prompt, without padding.
+        The prompt of the sequence, without padding.
     made : integer array, shape (n,)
         The tokens made after the prompt.
     """
@@ -49,7 +50,7 @@ Processor = Callable[[Array, list[Prefix]], Array]
 def longer(
     prefixes: list[Prefix], tokens: Annotated[Array, "batch"], made: Annotated[Array, "batch"]
 ) -> list[Prefix]:
-    """Return the prefixes with one token more where it was `made`."""
+    """Return the prefixes, each with its new token where one was `made`."""
     ids, grows = numbers_of("tokens", tokens), numbers_of("made", made)
     return [
         Prefix(prefix.prompt, np.append(prefix.made, ids[b])) if grows[b] else prefix
@@ -65,12 +66,14 @@ def temperature(temperature: float) -> Processor:
     Parameters
     ----------
     temperature : float
-        T, above 0. Below 1 it favours likely tokens; above 1 it flattens the distribution.
+        The temperature T, above 0. A value below 1 favours likely tokens, and a value above 1
+        flattens the distribution.
 
     Returns
     -------
     callable
-        It divides `log_p` by T. Values below 1e-30 act like 1e-30, and those above 1e30 like 1e30.
+        A processor that divides `log_p` by T. It treats a T below 1e-30 as 1e-30, and a T above
+        1e30 as 1e30.
 
     Raises
     ------
@@ -100,9 +103,9 @@ def top_k(k: int) -> Processor:
     Parameters
     ----------
     k : int
-        At least 1. Among equally likely tokens, the first ones in the vocabulary are kept, so that
-        exactly k are left, whereas Hugging Face keeps all that are as likely as the k-th. If k is
-        larger than the vocabulary, all tokens are kept.
+        The number of tokens to keep, at least 1. Of equally likely tokens the first in the
+        vocabulary stay, so that exactly k are left, whereas Hugging Face keeps all that equal the
+        k-th. If k exceeds the size of the vocabulary, all tokens stay.
 
     Returns
     -------
@@ -141,14 +144,14 @@ def top_k(k: int) -> Processor:
 
 
 def top_p(p: float) -> Processor:
-    """Return a processor that keeps the nucleus: the fewest most likely tokens with total p.
+    """Return a processor that keeps the nucleus: the most likely tokens, up to probability p.
 
     Parameters
     ----------
     p : float
-        Above 0 and at most 1. The processor keeps the fewest most likely tokens whose probabilities
-        sum to at least p, up to rounding. The most likely token is always kept. Among equally
-        likely tokens, the first ones in the vocabulary are kept. 1 keeps all tokens.
+        The threshold, above 0 and at most 1. The smallest set of most likely tokens stays whose
+        probabilities sum to at least p, up to rounding. The most likely token always stays. Of
+        equally likely tokens the first in the vocabulary stay. With p = 1 all tokens stay.
 
     Returns
     -------
@@ -161,11 +164,11 @@ def top_p(p: float) -> Processor:
 
     Notes
     -----
-    The probabilities are the softmax of the input, which the processors before this one may have
-    changed. A sum reaches p if it is at most 128 units in the last place below it (1.5e-5 in
-    float32, 3e-14 in float64). For example, with probabilities .5, .3, .1 and .1, a p of 0.8 keeps
-    two tokens, although neither their logarithms nor 0.8 are exact numbers. In Hugging Face such a
-    tie depends on rounding, which may keep one token more.
+    The probabilities are the softmax of the scores after all earlier processors.
+    A sum counts as p if it falls short of p by no more than 128 units in the last place (1.5e-5 in
+    float32, 3e-14 in float64). For example, p = 0.8 keeps two of the probabilities .5, .3, .1 and
+    .1, although neither their logarithms nor 0.8 are exact in floating point. Hugging Face leaves
+    such a tie to rounding, which may keep one more token.
     Cost: O(V log V) per row.
 
     References
@@ -198,14 +201,16 @@ def top_p(p: float) -> Processor:
 
 
 def min_p(p: float) -> Processor:
-    r"""Return a processor that bans tokens far less likely than the most likely one.
+    r"""Return a processor that bans tokens much less likely than the most likely one.
+
+    It bans token j if
 
     .. math:: p_j < p \cdot \max_l p_l
 
     Parameters
     ----------
     p : float
-        From 0 to 1. 0 bans nothing; 1 keeps only the most likely tokens.
+        The threshold, from 0 to 1. 0 bans nothing, and 1 keeps only the most likely tokens.
 
     Returns
     -------
@@ -248,8 +253,8 @@ def repetition_penalty(penalty: float) -> Processor:
     Parameters
     ----------
     penalty : float
-        θ, above 0. Above 1 it discourages the tokens of the prompt and those made after it; below
-        1 it encourages them.
+        The penalty θ, above 0. A value above 1 discourages the tokens of the prompt and those made
+        after it, and a value below 1 encourages them.
 
     Returns
     -------
@@ -262,11 +267,11 @@ def repetition_penalty(penalty: float) -> Processor:
 
     Notes
     -----
-    This is Hugging Face's rule, elementwise. However, the rule depends on where the zero of the
-    scores is. In this package, processors get log-probabilities, which are at most 0. So the rule
-    is p^θ, a certain token stays certain, and a constant added to the logits changes nothing.
-    Hugging Face does the same in a beam search. But when it samples, it applies the rule to the raw
-    logits and divides positive ones, so the same θ is a different penalty there.
+    This is Hugging Face's rule for each score, but the rule depends on where the zero of the scores
+    is. In this package processors receive log-probabilities, which are at most 0. The rule is then
+    p^θ, so a certain token stays certain, and a constant added to the logits changes nothing.
+    Hugging Face does the same in beam search. When it samples, however, it applies the rule to the
+    raw logits and divides positive ones, so the same θ acts differently.
     Cost: O(n + V) per row, on the host.
 
     References
@@ -300,7 +305,7 @@ def repetition_penalty(penalty: float) -> Processor:
 
 
 def widened(log_p):
-    """Return scores in the dtype to compute in, or raise if they are no array."""
+    """Return scores in the dtype to compute in, or raise if they are not an array."""
     check_array("log_p", log_p)
     return to_accumulate(log_p)
 

@@ -1,4 +1,4 @@
-"""The sampler: draws one token from the model's probabilities, sharpened or cut."""
+"""The sampler: draws tokens from the model's distribution after temperature and cuts."""
 
 from collections.abc import Callable
 
@@ -26,22 +26,24 @@ def sampler(
     .. math:: p_T \propto p^{1/T}, \qquad
               \text{token} = \min\,\Bigl\{j : \sum_{l \le j} p_{T, l} > \xi\Bigr\}
 
-    The tokens are sorted by decreasing probability, and ξ is uniform in [0, 1).
+    The tokens are sorted by descending probability, and ξ is uniform in [0, 1).
 
     Parameters
     ----------
     rng : numpy.random.Generator or int
         The source of ξ; an int is a seed.
     temperature : float
-        T, above 0. Below 1 it favours likely tokens; above 1 it flattens the distribution. T → 0
-        draws among the most likely tokens, whereas `greedy_decode` takes the first of them.
+        The temperature T, above 0. A value below 1 favours likely tokens, and a value above 1
+        flattens the distribution. T → 0 draws among the most likely tokens, of which
+        `greedy_decode` takes the first.
     top_k : int, optional
         Keep the k most likely tokens, as `attnbook.decoding.top_k` does.
     top_p, min_p : float, optional
-        Keep the nucleus, and the tokens that are likely enough compared with the most likely one,
-        as `attnbook.decoding.top_p` and `attnbook.decoding.min_p` do.
+        Keep the nucleus, or the tokens that are likely enough compared with the most likely one, as
+        `attnbook.decoding.top_p` and `attnbook.decoding.min_p` do.
     repetition_penalty : float
-        θ, above 0. It multiplies log p of the tokens in the prefix, which includes the prompt.
+        The factor θ, above 0, which multiplies log p of all tokens of the prefix, including the
+        prompt.
 
     Returns
     -------
@@ -50,19 +52,19 @@ def sampler(
     Raises
     ------
     TypeError, ValueError
-        If a number is not as above. The result raises ValueError if log p has a row without a
-        finite best token.
+        If a number is out of the range above. When the function draws, it raises a ValueError if a
+        row of log p has no finite maximum.
 
     Notes
     -----
-    The options are the processors of the same names, in the order of Hugging Face's `generate`: the
-    repetition penalty, temperature, top_k, top_p, min_p. Each is applied to what the one before
-    leaves, renormalised.
-    Sequence b of a batch takes its ξ from the b-th child that `rng` spawns, one ξ for each token.
-    So its tokens depend neither on the other sequences nor on where they end, and all libraries
-    draw the same tokens. Scores in half precision are converted to float32 before anything is
-    computed. Rounding matters only if ξ falls on a boundary, or if two tokens are almost equally
-    likely. Each new stream spawns new children.
+    The processors of the same names act in the order of Hugging Face's `generate`: repetition
+    penalty, temperature, top_k, top_p, min_p. Each acts on the renormalised result of the one
+    before.
+    Sequence b of a batch takes its ξ from the b-th child that `rng` spawns, one ξ per token. So its
+    tokens depend neither on the other sequences nor on where these end, and all libraries draw the
+    same tokens. Scores in half precision are widened to float32 first. Rounding matters only if ξ
+    falls on a boundary, or if two tokens are almost equally likely. Each new stream spawns new
+    children.
     Cost: O(V log V) per token.
 
     References

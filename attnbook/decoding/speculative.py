@@ -1,6 +1,7 @@
 """Speculative decoding: a small model drafts tokens, the large one reads them in one pass.
 
-p is what the large model says, q what the draft says. What is kept or drawn is distributed as p.
+p is the distribution of the large model (the target), and q is that of the draft model. The
+accepted and redrawn tokens have the distribution p.
 """
 
 from collections.abc import Iterator
@@ -24,18 +25,18 @@ from attnbook.transformers.weights import TransformerWeights
 
 @dataclass(frozen=True, eq=False)
 class Speculated(Decoded):
-    """The decoded tokens, and how many of them the draft had proposed.
+    """The decoded tokens, and how many of them the draft model had proposed.
 
     Attributes
     ----------
     tokens, lengths, log_probabilities, scores
         As in `Decoded`.
     accepted : integer array, shape (batch,)
-        How many tokens of each sequence come from the draft.
+        How many drafted tokens each sequence accepted.
     drafted : integer array, shape (batch,)
-        How many tokens the draft proposed for each sequence.
+        How many tokens the draft model proposed for each sequence.
     passes : int
-        The number of passes of the large model, including the one over the prompt.
+        The number of passes of the large model, including the prefill.
     """
 
     accepted: Annotated[Array, "batch"]
@@ -53,7 +54,7 @@ def speculative_sample(
     temperature: float = 1.0,
     **options: Any,
 ) -> Speculated:
-    r"""Draw from the distribution of `sample`, but with fewer passes of the large model.
+    r"""Draw as `sample` does, with fewer passes of the large model.
 
     .. math:: \Pr[\text{keep } d] = \min\Bigl(1, \frac{p(d)}{q(d)}\Bigr), \qquad
               \text{else draw from } \frac{\max(p - q, 0)}{\sum_j \max(p_j - q_j, 0)}
@@ -61,47 +62,47 @@ def speculative_sample(
     Parameters
     ----------
     weights : TransformerWeights
-        The large model, which computes p.
+        The large model, which yields p.
     draft : TransformerWeights
-        A smaller model with the same vocabulary, which computes q; it gets the same source.
+        A smaller model with the same vocabulary, which yields q. It receives the same source.
     source
         As in `greedy_decode`.
     rng : numpy.random.Generator or int
         The source of the draws; an int is a seed.
     lookahead : int
-        How many tokens the draft proposes before the large model reads them, at least 1.
+        How many tokens the draft model proposes before the large model reads them, at least 1.
     temperature : float
-        At least 0. At 0, both models take their most likely token, so the result is that of
-        `greedy_decode`.
+        The temperature, at least 0. At 0 both models take their most likely token, and the result
+        is that of `greedy_decode`.
     **options
-        `top_k`, `top_p`, `min_p` and `repetition_penalty` of `sampler` and all options of
-        `greedy_decode`; `prompt` and `max_length` are required. Processors change both p and q. A
-        `KVCache` that you pass is used for the large model.
+        `top_k`, `top_p`, `min_p` and `repetition_penalty` of `sampler`, and all options of
+        `greedy_decode`; `prompt` and `max_length` are required. Processors change both p and q. If
+        you pass a `KVCache`, the large model uses it.
 
     Returns
     -------
     Speculated
-        Its log-probabilities are those of the large model itself.
+        The result with the log-probabilities of the large model itself.
 
     Raises
     ------
     TypeError, ValueError
-        As in `greedy_decode` and `sampler`, for each of the models; also if the vocabularies
-        differ, only one model has an encoder, or the prompts of a batch differ in length.
+        As in `greedy_decode` and `sampler`, for each of the models. Also if the vocabularies
+        differ, if only one model has an encoder, or if the prompts of a batch differ in length.
 
     Notes
     -----
-    Each token has the distribution from which `sample` draws, because token j is proposed and kept
-    with probability min(p_j, q_j), and drawn after a rejection with probability max(p_j - q_j, 0),
-    and these sum to p_j. On average, a drafted token is kept with probability
-    α = Σ_j min(p_j, q_j). If α is the same at each of k drafted positions, one pass of the large
-    model yields (1 - α^(k+1)) / (1 - α) tokens. However, the tokens themselves are not those of
-    `sample`, which uses its draws differently.
-    The large model reads lookahead + 1 tokens in one pass; both caches are then truncated to what
-    was kept. A batch advances in lockstep, which means that a round ends with the first rejection
-    in any sequence.
-    Cost per round: lookahead passes of the draft over one token each, one pass of the large model
-    over lookahead + 1 tokens, and O(lookahead V log V) on the host.
+    Each token has the distribution from which `sample` draws: token j is drafted and accepted with
+    probability min(p_j, q_j), and drawn after a rejection with probability max(p_j - q_j, 0), and
+    these two sum to p_j. On average a drafted token is accepted with probability
+    α = Σ_j min(p_j, q_j). If α is the same at each of k positions, one pass of the large model
+    yields (1 - α^(k+1)) / (1 - α) tokens. The tokens themselves differ from those of `sample`,
+    which uses its draws differently.
+    The large model reads lookahead + 1 tokens in one pass. Both caches are then cut back to the
+    accepted tokens. A batch proceeds in lockstep, so a round ends with the first rejection in any
+    sequence.
+    Cost: for each round, lookahead passes of the draft model over one token, one pass of the large
+    model over lookahead + 1 tokens, and O(lookahead V log V) on the host.
 
     References
     ----------
@@ -148,13 +149,13 @@ def speculative_stream(
 ) -> Iterator[Step]:
     """Yield the tokens of `speculative_sample` as soon as they are made.
 
-    Parameters and errors are those of `speculative_sample`; errors are raised at the call.
+    It has the parameters of `speculative_sample` and raises the same errors when it is called.
 
     Yields
     ------
     Step
-        It has `drafted` and `n_drafted`. `n_read` is 0 if the large model had already read the
-        predecessor of the token in the pass of an earlier step.
+        A step with `drafted` and `n_drafted`. `n_read` is 0 if the large model had already read the
+        token's predecessor in the pass of an earlier step.
 
     Examples
     --------

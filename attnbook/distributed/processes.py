@@ -1,6 +1,7 @@
-"""The processes of a group: what they pass to one another, and what they say when one is lost."""
+"""The processes of a group: what they send to one another, and their errors when one is lost."""
 
 import math
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -9,12 +10,15 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from attnbook.arrays.arguments import LARGEST, check_bool, check_number
+from attnbook.arrays.arguments import LARGEST, check_number
 
 T = TypeVar("T")
 
 LONGEST = 512
 """Bytes of what each process says of its call."""
+
+AGREED: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
+"""What each group of processes has agreed on, as long as PyTorch keeps the group."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,7 @@ class Passing:
     what: str
 
     def wait(self) -> torch.Tensor:
-        """Return what came, or raise RuntimeError where a neighbour is lost."""
+        """Return what arrived, or raise RuntimeError if a neighbour is lost."""
         ours = self.processes
         after, before = (ours.rank + 1) % ours.size, (ours.rank - 1) % ours.size
         deeds: tuple[str, ...] = (
@@ -94,19 +98,8 @@ class Processes:
         """The group of `torch.distributed`."""
         return dist.group.WORLD if self.named is None else self.named
 
-    def device_for(self, x: Any) -> torch.device:
-        """Return where the group passes a message about `x`: on the CPU wherever it can.
-
-        A group of NCCL alone passes it on the GPU that holds `x`.
-        """
-        if "cpu" in str(dist.get_backend_config(self.group)):
-            return torch.device("cpu")
-        if isinstance(x, torch.Tensor) and x.is_cuda:
-            return x.device
-        return torch.device("cuda", torch.cuda.current_device())
-
     def pass_on(self, x: torch.Tensor, what: str, tag: int = 0) -> Passing:
-        """Begin to send `x`, contiguous, to the next process and to receive its like."""
+        """Begin to send `x`, contiguous, to the next process, and to receive a tensor like it."""
         arriving = torch.empty_like(x)
         after, before = (
             dist.get_global_rank(self.group, (self.rank + step) % self.size) for step in (1, -1)
@@ -128,35 +121,45 @@ class Processes:
         self.wait(work, deed, x.device)
         return parts
 
-    def agree(
-        self, check: Callable[[], tuple[T, list[str]]], about: Any, compare: bool = True
-    ) -> T:
+    def sum_up(self, x: torch.Tensor, what: str) -> torch.Tensor:
+        """Return the sum of `x`, contiguous, over all processes, the same bits on each."""
+        if self.size == 1:
+            return x
+        deed, total = f"to sum {what} of {self.size} ranks", x.clone()
+        work = self._try(lambda: dist.all_reduce(total, group=self.group, async_op=True), deed)
+        self.wait(work, deed, x.device)
+        return total
+
+    def agree(self, check: Callable[[], tuple[T, list[str]]], about: Any) -> T:
         """Return what `check` returns, if it raises on no process and says the same on all.
 
-        The message lies where the group passes one about the tensor `about`. Unless the processes
-        are to `compare`, none is sent.
-
-        It returns what the caller needs and a list of what all must have in common. If it
-        raises on one process that one raises its error, and all others say whose it was: a process
-        that waited for it would wait in vain.
+        `check` returns what the caller needs and a list of what all processes must have in common.
+        If it raises on one process, that process raises its error, and all others raise an error
+        that names the rank, since they would wait for it in vain. What a group has agreed on once
+        it does not compare again, so a call like an earlier one sends no message. The message lies
+        on the device of the tensor `about`.
         """
-        check_bool("compare", compare)
-        if not compare:
-            return check()[0]
         result, error = None, None
         try:
             result, common = check()
             sentence = "; ".join(common)
         except Exception as refused:  # of any kind, such as an ImportError: the others wait
             error, sentence = refused, f"!{type(refused).__name__}: {refused}"
-        if self.size > 1:
+        agreed = AGREED.setdefault(self.group, set())
+        if self.size > 1 and sentence not in agreed:
             said = sentence.encode()[:LONGEST]
             mine = torch.zeros(LONGEST, dtype=torch.uint8)
             mine[: len(said)] = torch.tensor(list(said), dtype=torch.uint8)
-            every = self.gather(mine.to(self.device_for(about)), "the shapes")
-            words = [bytes(x.tolist()).rstrip(b"\0").decode(errors="ignore") for x in every]
+            try:
+                every = self.gather(mine.to(device_of(about)), "the shapes")
+            except RuntimeError:  # such as when the others make a call on which all have agreed
+                if error is None:
+                    raise
+                raise error from None
             if error is None:
+                words = [bytes(x.tolist()).rstrip(b"\0").decode(errors="ignore") for x in every]
                 self._compare(words)
+                agreed.add(sentence)
         if error is not None:
             raise error
         return result  # type: ignore[return-value]
@@ -190,7 +193,7 @@ class Processes:
         except RuntimeError as error:
             raise RuntimeError(
                 f"rank {self.rank} of {self.size} failed {deed}: another process has ended, or did "
-                f"not answer in {self.timeout.total_seconds():g} s. The group is of no use any "
+                f"not answer in {self.timeout.total_seconds():g} s. The group cannot be used any "
                 f"more: end this process and start all again ({str(error).splitlines()[0]})"
             ) from error
 
@@ -201,8 +204,13 @@ def check_tensor(name: str, x: Any) -> None:
         raise TypeError(f"{name} must be a tensor of PyTorch, got {type(x).__name__}")
 
 
+def device_of(x: Any) -> torch.device:
+    """Return where a tensor lies; a message about anything else lies on the CPU."""
+    return x.device if isinstance(x, torch.Tensor) else torch.device("cpu")
+
+
 def flat(*tensors: Any) -> torch.Tensor:
-    """Return the numbers of all tensors in one row, which is one message."""
+    """Return the numbers of all tensors in one row, so that they are one message."""
     return torch.cat([x.reshape(-1) for x in tensors])
 
 

@@ -1,7 +1,7 @@
 r"""Ring attention: keys and values travel, queries stay, and one running softmax grows.
 
 With p processes, process r begins with its own keys. In step i it holds those of process r − i,
-lets its queries meet them, and passes them on. After p steps every query has met every key:
+lets its queries attend to them, and passes them on. After p steps every query has met every key:
 
 .. math:: \text{state}_r = \text{read}(Q_r, K_r, V_r) \oplus \text{read}(Q_r, K_{r-1}, V_{r-1})
           \oplus \dots \oplus \text{read}(Q_r, K_{r+1}, V_{r+1}).
@@ -40,7 +40,6 @@ def ring_attention(
     layout: str = "zigzag",
     impl: str = "tiled",
     timeout: float = 60.0,
-    compare: bool = True,
 ) -> torch.Tensor:
     r"""Return attention over the keys of all processes, for the queries of this one.
 
@@ -70,15 +69,11 @@ def ring_attention(
         ``"contiguous"``, as `shard_sequence` cuts them. Without `is_causal` it changes nothing.
     impl : str
         The rung of `attnbook.kernels.LADDER` that computes the piece of a step; it must have a
-        backward pass: ``"tiled"``, ``"numba"``, ``"packed"`` or ``"triton"``.
+        backward pass: ``"tiled"``, ``"numba"``, ``"packed"`` or ``"triton"``; the same on all
+        processes.
     timeout : float
         Seconds that this process waits for another one, with gloo, from 0.001 to 2³¹ − 1. With nccl
         the timeout of the group counts, ``init_process_group(timeout=...)``.
-    compare : bool
-        Whether the processes compare their calls before they begin: one all-gather of 512 bytes,
-        which the host waits for. False, on all processes, saves it where a call like this one has
-        been compared. Then a process that is called wrongly raises alone, and the others wait for
-        it until `timeout`.
 
     Returns
     -------
@@ -90,12 +85,13 @@ def ring_attention(
     Raises
     ------
     TypeError
-        For anything but floating tensors of one dtype, or a `group` that is none.
+        For anything but floating tensors of one dtype, or a `group` that is no group.
     ValueError
         If shapes do not fit one another, cannot be cut by `layout` or differ between the processes;
-        if `layout` or `impl` is unknown. Where one process is called wrongly, or cannot load
-        `impl`, the others raise too and name its rank, and none waits for it. Also if `timeout` is
-        out of range, or `group` is one of other processes, which the others do not learn.
+        if `layout` or `impl` is unknown or `impl` differs. Where one process is called wrongly, or
+        cannot load `impl`, the others raise too and name its rank, as long as their own call is one
+        that the group has not yet compared. Also if `timeout` is out of range, or `group` is a
+        group of other processes, which the others do not learn.
     ImportError
         If `impl` needs a package that is not installed here.
     RuntimeError
@@ -110,14 +106,19 @@ def ring_attention(
 
     Notes
     -----
+    The processes compare shapes, dtype, order and `impl` in one all-gather of 512 bytes, for which
+    the host waits. A group compares them once: later calls with the same ones send no such message.
+    If one process alone is then called differently, it raises its error, and the others wait for it
+    until `timeout`.
+
     The next keys and values are on their way while a piece is computed. On GPUs this overlap is not
-    assured: NCCL needs multiprocessors of its own, and a kernel that fills all of them makes the
-    message wait. A process holds at most three shards
-    of them, its own, the one at work and the one that arrives: O(n/p) memory. In a forward pass it
-    sends p − 1 shards of keys and values. The backward pass computes the weights again from one
-    number a row. It sends the keys and values round once more, and p shards of their gradients,
-    which are summed in float32 (float64 for float64). Under a causal mask a zigzag layout lets
-    every process compute n²/2p² + O(n) scores a head in each step, half of a full piece.
+    assured, because NCCL needs multiprocessors of its own, and a kernel that fills all of them
+    makes the message wait. A process holds at most three shards of keys and values, namely its own,
+    the one at work and the one that arrives: O(n/p) memory. In a forward pass it sends p − 1 of
+    them. The backward pass computes the weights again from one number per row. It sends the keys
+    and values round once more, and p shards of their gradients, which are summed in float32
+    (float64 for float64). Under a causal mask a zigzag layout lets every process compute
+    n²/2p² + O(n) scores per head in each step, half of a full piece.
 
     References
     ----------
@@ -155,9 +156,9 @@ def ring_attention(
             for name, x in (("query", query), ("key", key), ("value", value))
         ]
         order = f"is_causal={is_causal} {layout if is_causal else ''}".rstrip()
-        return (module, factor), [*shapes, str(query.dtype), order]
+        return (module, factor), [*shapes, str(query.dtype), order, f"impl {impl}"]
 
-    module, factor = processes.agree(check, query, compare)
+    module, factor = processes.agree(check, query)
     call = (processes, module, layout, is_causal, factor)
     output = _Ring.apply(*into_groups(query, key, value), call)
     return output.reshape(*query.shape[:-1], value.shape[-1])
@@ -194,7 +195,7 @@ class _Gradients(torch.autograd.Function):
 
 
 def forward_of(processes, module, layout, is_causal, scale, *tensors):
-    """Return the state after all keys, and the last log total of the rung."""
+    """Return the state after all keys, and the last logsumexp of the rung."""
     query, key, value = tensors
     shapes = [tuple(key.shape), tuple(value.shape)]
     state = like = None

@@ -1,8 +1,8 @@
 """A sketch whose keys lie on several processes, with answers and evidence that merge exactly.
 
-A query finds in the tables of all processes together what it finds in one table of all keys: a key
-is found because its signature is the query's, wherever the others lie. So each process answers from
-its own keys, and masses, outputs and evidence of the answers are merged.
+A query finds in the tables of all processes together what it finds in one table of all keys,
+because a key is found by its own signature, no matter where the other keys lie. So each process
+answers from its own keys, and the masses, outputs and evidence of the answers are merged.
 """
 
 import functools
@@ -18,7 +18,7 @@ from attnbook.arrays.array import Array, array_namespace, dtype_name, library, t
 from attnbook.arrays.empty_rows import or_one
 from attnbook.arrays.move import move
 from attnbook.arrays.weights import check_part
-from attnbook.distributed.processes import Processes, flat, unflat
+from attnbook.distributed.processes import Processes, device_of, flat, unflat
 from attnbook.kernels.running_softmax import State, merge_of
 from attnbook.sketch.attention import SketchAttention
 from attnbook.sketch.evidence import Evidence, found_probability_of
@@ -77,7 +77,7 @@ class ShardedSketch:
     Notes
     -----
     For an answer each process reads its own candidates, and one all-gather carries d_v + 6 numbers
-    a query.
+    per query. The merge runs in float64 on the CPU.
 
     References
     ----------
@@ -162,12 +162,13 @@ class ShardedSketch:
             ]
 
         processes.agree(check, query)
-        locals_ = self._gather(_local(state, query, return_evidence))
+        where = device_of(query)
+        locals_ = self._gather(_local(state, query, return_evidence), where)
         whole = functools.reduce(_merge, locals_)
         output = self._like(whole.output, query)
         if not return_evidence:
             return output
-        n, longest = self._extent(state)
+        n, longest = self._extent(state, where)
         nothing = whole.mass == -math.inf
         missed = -torch.expm1(torch.where(nothing, 0, whole.mass - whole.expected))
         missed = torch.where(nothing, 1.0, missed)
@@ -178,13 +179,12 @@ class ShardedSketch:
         rest = (self._like(x[:, 0], query) for x in (whole.probability, missed, bound))
         return output, Evidence(n, count, *rest)
 
-    def _gather(self, ours):
+    def _gather(self, ours, where):
         shapes = [tuple(x.shape) for x in ours]
-        row = flat(*ours)
-        rows = self._processes.gather(row.to(self._processes.device_for(row)), "the answers")
+        rows = self._processes.gather(flat(*ours).to(where), "the answers")
         return [Local(*unflat(x.cpu(), shapes)) for x in rows]
 
-    def _extent(self, state):
+    def _extent(self, state, where):
         """Return how many keys there are, and the diagonal of the box around all values."""
         width = state.value.array().shape[1]
         low: Any
@@ -193,8 +193,7 @@ class ShardedSketch:
         if state.n:
             low, high = (move(x, "torch", device="cpu") for x in box_of(state))
         row = torch.cat([x.to(torch.float64) for x in (torch.tensor([state.n]), low, high)])
-        there = row.to(self._processes.device_for(row))
-        rows = torch.stack(self._processes.gather(there, "the extent"))
+        rows = torch.stack(self._processes.gather(row.to(where), "the extent")).cpu()
         low, high = rows[:, 1 : width + 1].amin(0), rows[:, width + 1 :].amax(0)
         n = int(rows[:, 0].sum())
         return n, float(torch.sqrt(torch.sum((high - low) ** 2))) if n else 0.0

@@ -1,7 +1,7 @@
 """Which tokens each process holds: layouts that cut a sequence into equal shards.
 
-A layout cuts a sequence of n tokens for p processes. Under a causal mask a shard of keys is of use
-to some queries alone, and the layout decides whether all processes have as much to do.
+A layout cuts a sequence of n tokens for p processes. Under a causal mask only some queries see a
+shard of keys, and the layout decides whether all processes have the same amount of work.
 """
 
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Split decoding: every process reads its part of the cache, and one state of each is merged."""
+"""Split decoding: each process reads its part of the cache, and their states are merged."""
 
 import functools
 from typing import Any
@@ -27,7 +27,6 @@ def decode_attention(
     scale: float | None = None,
     impl: str = "tiled",
     timeout: float = 60.0,
-    compare: bool = True,
 ) -> torch.Tensor:
     r"""Return attention of a few queries, the same on every process, over a cache that is sharded.
 
@@ -47,15 +46,13 @@ def decode_attention(
     group : ProcessGroup of torch.distributed, optional
         All processes by default.
     mask : boolean tensor that broadcasts to (n_q, n_r), optional
-        **True = may attend.** Which keys of this process count.
+        **True = may attend.** Which keys of this process a query may see.
     scale : float, optional
         β, the same on all processes; 1/√d_k by default.
     impl : str
         As of `ring_attention`.
     timeout : float
         As of `ring_attention`.
-    compare : bool
-        As of `ring_attention`. A decoder needs it for its first token alone.
 
     Returns
     -------
@@ -72,8 +69,8 @@ def decode_attention(
 
     Notes
     -----
-    A process sends d_v + 2 numbers a query and head to each other one, in one all-gather, however
-    long the cache is. The states are merged in the order of the ranks.
+    Each process sends d_v + 2 numbers per query and head to every other one, in one all-gather,
+    however long the cache is. The states are merged in the order of the ranks.
 
     References
     ----------
@@ -95,10 +92,10 @@ def decode_attention(
             check_mask(mask, query, (query.shape[-2], key.shape[-2]))
         shape = (*query.shape[:-1], value.shape[-1])
         common = [f"query {tuple(query.shape)}", f"values of width {shape[-1]}"]
-        common += [str(query.dtype), f"scale {factor}"]
+        common += [str(query.dtype), f"scale {factor}", f"impl {impl}"]
         return (module_of(impl, query), factor, shape), common
 
-    module, factor, shape = processes.agree(check, query, compare)
+    module, factor, shape = processes.agree(check, query)
     with torch.no_grad():
         grouped = into_groups(query, key, value)
         few = {"few": True} if impl in ("numba", "packed") else {}  # as no backward pass follows

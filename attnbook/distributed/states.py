@@ -25,8 +25,8 @@ def module_of(impl, query):
 def state_of(output: torch.Tensor, log_total: torch.Tensor) -> State:
     """Return the state of a piece of keys, from what ``forward`` of a rung returns.
 
-    The logarithm of a total is one number or two whose sum it is. Of one, in float64, the digits
-    that its float32 does not hold go into the total.
+    The logsumexp is one number, or two numbers that add up to it. If it is one number in float64,
+    the digits that its float32 does not hold go into the total.
     """
     wide = accumulation_dtype(torch, output.dtype)
     highest, rest = log_total[..., :1].to(wide), log_total[..., 1:]

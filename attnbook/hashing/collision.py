@@ -1,4 +1,4 @@
-"""Chances that hashes agree: one code, a table of κ codes, one of L tables or two of them."""
+"""Probabilities that hashes agree: one code, a table of κ codes, one of L tables or two of them."""
 
 import math
 import numbers
@@ -28,11 +28,11 @@ def check_within(name: str, x: Any, most: float, shown: str) -> None:
 
 
 def at_least_once(p: Any, n_tables: int, n_projections: int) -> Any:
-    r"""Return the chance to meet in one table or more, :math:`1 - (1 - p^\kappa)^L`.
+    r"""Return the probability to meet in one table or more, :math:`1 - (1 - p^\kappa)^L`.
 
-    Two vectors meet in a table if all κ codes agree (AND), and L tables give L independent chances
-    (OR). `p` is the chance that one code agrees, a number or an array. Small chances keep their
-    digits.
+    Two vectors meet in a table if all κ codes agree (AND), and L tables are L independent trials
+    (OR). `p` is the probability that one code agrees, a number or an array. Small probabilities
+    keep their digits.
     """
     table = p**n_projections
     if isinstance(table, (int, float)):
@@ -44,11 +44,11 @@ def at_least_once(p: Any, n_tables: int, n_projections: int) -> Any:
 
 
 def at_least_twice(p: Any, n_tables: int, n_projections: int) -> Any:
-    r"""Return the chance to meet in two tables or more, :math:`\sum_{t \ge 2} B(t; L, p^\kappa)`.
+    r"""Return the probability to meet twice or more, :math:`\sum_{t \ge 2} B(t; L, p^\kappa)`.
 
     B is the binomial distribution of the number of tables, of L, in which two vectors meet. `p` is
-    the chance that one code agrees, an array from 0 to 1. Small chances keep their digits, since
-    for them the first terms are added up and nothing is subtracted from 1.
+    the probability that one code agrees, an array from 0 to 1. Small probabilities keep their
+    digits, since for them the first terms are added up and nothing is subtracted from 1.
     """
     xp, few = array_namespace(p), 9
     f = p**n_projections
@@ -66,7 +66,7 @@ def at_least_twice(p: Any, n_tables: int, n_projections: int) -> Any:
 
 
 def log_chance(probability: Array) -> Array:
-    """Return the logarithm, of the smallest number where a chance has underflowed to 0."""
+    """Return the logarithm, of the smallest number where a probability has underflowed to 0."""
     xp = array_namespace(probability)
     least = xp.finfo(probability.dtype).smallest_normal
     return xp.log(xp.where(probability > least, probability, xp.full_like(probability, least)))

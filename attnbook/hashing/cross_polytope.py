@@ -129,7 +129,7 @@ class CrossPolytopeHash(VectorHash):
         return (2 * int(self.signs.shape[3])) ** np.arange(self.n_projections, dtype=np.int64)
 
     def rotated(self, x: Annotated[Array, "... d"]) -> Annotated[Array, "... L K D"]:
-        """Return R x for every rotation: vectors as long as x. Cost: O(L κ D log D) a vector.
+        """Return R x for every rotation: vectors as long as x. Cost: O(L κ D log D) per vector.
 
         Raises TypeError or ValueError as `signatures`.
         """
@@ -157,7 +157,7 @@ class CrossPolytopeHash(VectorHash):
     def probes(
         self, x: Annotated[Array, "... d"], n_probes: int
     ) -> Annotated[Array, "... n_tables n_probes"]:
-        r"""Return the signatures of the buckets to look into, int64, the own one first.
+        r"""Return the signatures of the buckets to look into, int64, the query's own first.
 
         The others have another corner in some codes, by ascending sum of the squared gaps
         :math:`(\max_i |y_i| - (\pm y_i))^2` between the corner taken and the closest one. Raises
@@ -183,7 +183,7 @@ class CrossPolytopeHash(VectorHash):
 
     @staticmethod
     def collision_probability(angle: Any, D: int) -> Any:
-        r"""Return the chance that two vectors are closest to the same corner of D axes.
+        r"""Return the probability that two vectors are closest to the same corner of D axes.
 
         .. math:: p = 2D \int_0^\infty\!\!\int_0^\infty \varphi_\theta(x, y)\,
                   P(|X| \le x, |Y| \le y)^{D - 1}\, dx\, dy
@@ -213,7 +213,7 @@ class CrossPolytopeHash(VectorHash):
     def retrieval_probability(
         self, query: Annotated[Array, "... d"], key: Annotated[Array, "... d"]
     ) -> Annotated[Array, "..."]:
-        r"""Return the chance that `key` shares a bucket with `query` in at least one table.
+        r"""Return the probability that `key` shares a bucket with `query` in at least one table.
 
         .. math:: 1 - (1 - p^\kappa)^L
 

@@ -1,4 +1,4 @@
-"""Hash functions that the reader brings, one a table."""
+"""Hash functions that the reader brings, one per table."""
 
 from collections.abc import Callable
 from typing import Annotated, Any

@@ -150,7 +150,7 @@ class LearnedCells(VectorHash):
     def codes(self, x: Annotated[Array, "... d"]) -> Annotated[Array, "... n_tables 1"]:
         """Return the nearest centre of each table, int64.
 
-        Raises TypeError or ValueError as `signatures`. Cost: O(d L C) a vector.
+        Raises TypeError or ValueError as `signatures`. Cost: O(d L C) per vector.
         """
         near = self._nearness(x)
         xp = array_namespace(near)
@@ -162,7 +162,7 @@ class LearnedCells(VectorHash):
         """Return the nearest centres of each table, int64, from the nearest on.
 
         Raises TypeError or ValueError as `signatures`, or if `n_probes` is not an int from 1 to the
-        number of cells, or exceeds 1,024. Cost: O(d L C) a vector, and a sort of C numbers.
+        number of cells, or exceeds 1,024. Cost: O(d L C) per vector, and a sort of C numbers.
         """
         check_probes(n_probes, self.n_cells, "the buckets")
         near = self._nearness(x)

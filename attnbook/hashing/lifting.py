@@ -183,5 +183,5 @@ class LiftedHash:
     def retrieval_probability(
         self, query: Annotated[Array, "... n d"], key: Annotated[Array, "... n d"]
     ) -> Annotated[Array, "... n"]:
-        """Return the chance that `key` is found by `query` in at least one table."""
+        """Return the probability that `key` is found by `query` in at least one table."""
         return self.hash.retrieval_probability(lift_queries(query), lift_keys(key, self.longest))

@@ -1,4 +1,4 @@
-r"""The planner: how many tables and projections, and how wide, for a promise and the least work.
+r"""The planner: how many tables and projections keep a promise with the least work, and how wide.
 
 .. math:: \bigl(1 - p(D_\text{avg})^\kappa\bigr)^L \le \delta
 """
@@ -21,12 +21,12 @@ MOST = 32
 """Largest number of tables, and of projections, that the planner tries."""
 
 PROBES = (1, 2, 4, 8, 16)
-"""Buckets in each table that it tries; with more than one, every fourth number of projections."""
+"""Probes per table that it tries. With more than one, it tries every fourth κ."""
 
 DEFAULT_COSTS = Costs()
 
 FAR = 20.0
-"""The distance, in d_avg, at which the warning of a plan without a sample says what is read."""
+"""The distance, in d_avg, of the far keys that the warning of a plan without a sample counts."""
 
 
 def plan(
@@ -47,9 +47,9 @@ def plan(
     .. math:: \bigl(1 - p(D_\text{avg})^\kappa\bigr)^L \le \delta
               \quad\Longleftrightarrow\quad p(D_\text{avg}) \ge (1 - \delta^{1/L})^{1/\kappa}
 
-    A vector at distance d_avg or less from the query is missed with probability δ at most, over
-    the draw of the tables. The least width that keeps the promise leaves the fewest candidates. It
-    grows with κ, and yet fewer and fewer tables meet the vectors that lie farther away.
+    A vector at distance d_avg or less from the query is missed with probability at most δ, over
+    the draw of the tables. The smallest width that keeps the promise leaves the fewest candidates.
+    It grows with κ, although fewer and fewer tables then return the vectors farther away.
 
     Parameters
     ----------
@@ -60,14 +60,14 @@ def plan(
     d_avg : float
         Distance between similar vectors, above 0.
     n_tables, n_projections : int, optional
-        L and κ. None chooses the number, up to 32, with the least expected work on `sample`. Of the
-        sources are κ = 1, r = 2 d_avg and L = ⌈ln 1/δ⌉ = 5. With κ = 1 this width is kept wherever
-        it keeps the promise. Without `sample` κ is 1, with a warning unless you say so: such tables
-        keep the promise, but also return many keys that are far away.
+        L and κ. None chooses the number, up to 32, with the least expected work on `sample`. The
+        sources take κ = 1, r = 2 d_avg and L = ⌈ln 1/δ⌉ = 5. With κ = 1 this width is used where
+        it keeps the promise. Without `sample` κ is 1, with a warning unless you ask for it,
+        because such tables keep the promise but also return many far keys.
     n_probes : int, optional
         Buckets that a query looks into in each table (multi-probe). More of them keep the promise
-        with fewer tables or narrower intervals, for more look-ups. None chooses among 1, 2, 4, 8
-        and 16, and then among every fourth number of projections where that is None too.
+        with fewer tables or narrower intervals, at the cost of more look-ups. None chooses among
+        1, 2, 4, 8 and 16, and among every fourth number of projections if that is None, too.
     sample : array, shape (s, d), optional
         A few hundred of the keys, at least 2.
     queries : array, shape (q, d), optional
@@ -80,22 +80,21 @@ def plan(
     Returns
     -------
     Plan
-        The cheapest. Its `considered` holds all plans that were weighed, and `table()` shows them.
+        The cheapest plan. Its `considered` holds all plans compared, and `table()` shows them.
 
     Raises
     ------
     TypeError
         If an argument is of another type.
     ValueError
-        If δ is not between 0 and 1, d_avg not above 0, a count below 1, n_projections above 39
-        with several probes, `sample` is missing where
-        a choice depends on it, has fewer than 2 rows or is not finite; or if no plan fits into
-        `max_bytes`.
+        If δ is not between 0 and 1, d_avg is not above 0, a count is below 1, n_projections is
+        above 39 with several probes, or no plan fits into `max_bytes`. If `sample` is missing
+        where a choice depends on it, has fewer than 2 rows or is not finite.
 
     Warns
     -----
     UserWarning
-        If there is neither `n_projections` nor `sample`; it says how many far keys a query reads.
+        If there is neither `n_projections` nor `sample`. It says how many far keys a query reads.
 
     Notes
     -----
@@ -181,7 +180,7 @@ def _warn(made):
 
 
 def _widths(delta, d_avg, choices):
-    """Return the least widths that keep the promise, or the sources' 2 d_avg where that does."""
+    """Return the smallest widths that keep the promise, or the sources' 2 d_avg where it does."""
     n_tables, n_projections, n_probes = np.asarray(choices, dtype=np.float64).T
     in_a_table = -np.expm1(math.log(delta) / n_tables)
     needed = in_a_table ** (1 / n_projections)

@@ -1,10 +1,10 @@
-r"""The chance that one of several buckets of a table holds a key, for the p-stable hash.
+r"""The probability that one of several buckets of a table holds a key, for the p-stable hash.
 
 .. math:: p_T(D) = \mathbb E_x \sum_{e \in \text{probes}(x)} \prod_{j} P(e_j \mid x_j, D)
 
 x_j, uniform from 0 to 1, is where in its interval the query lies along projection j. A probe takes
-for each projection a step e_j = -1, 0 or 1 from the interval of the query. The factor is the chance
-that the key lies in that interval.
+for each projection a step e_j = -1, 0 or 1 from the interval of the query. The factor is the
+probability that the key lies in that interval.
 """
 
 import functools
@@ -23,13 +23,13 @@ MOST_PROBED = 39
 """Codes a table: the step of each is a digit of base 3 in one int64."""
 
 NEAREST, FARTHEST, STEPS = 1e-3, 32.0, 72
-"""Distances, in widths, at which the chance is computed; between them its logarithm is linear."""
+"""Distances, in widths, at which it is computed. Between them its logarithm is linear."""
 
 
 def chance_of_probes(
     distance: Annotated[np.ndarray, "n"], n_projections: int, n_probes: int
 ) -> Annotated[np.ndarray, "n"]:
-    """Return p_T at distances in widths, a NumPy array, for κ ≤ 39 codes a table."""
+    """Return p_T at distances in widths, a NumPy array, for κ ≤ 39 codes per table."""
     at = np.log(np.clip(distance, NEAREST, FARTHEST))
     beyond = np.log(np.maximum(distance, FARTHEST) / FARTHEST)  # each code's chance falls as 1/D
     return np.exp(np.interp(at, *_table(n_projections, n_probes)) - n_projections * beyond)

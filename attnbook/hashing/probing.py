@@ -1,4 +1,4 @@
-r"""Multi-probe: the buckets beside a query's own, in the order of their chance to hold a near key.
+r"""Multi-probe: the buckets beside a query's own, the likeliest to hold a near key first.
 
 .. math:: \min_{C}\; \sum_{j \in C} c_j^2
 
@@ -25,8 +25,8 @@ def cheapest(
 
     The cheapest is to change nothing, 0. `costs` are at least 0. Code by code, each choice so far
     is kept as it is or joined with a change, and the n cheapest remain: a choice that is not among
-    the n cheapest of its codes is not after more codes either. Cost: O(n_codes · n log n) a query,
-    for a few changes a code. (Lv et al. draw them from a heap, which no array library has.)
+    the n cheapest of its codes is not after more codes either. Cost: O(n_codes · n log n) per
+    query, for a few changes per code. (Lv et al. use a heap, which no array library has.)
     """
     xp = array_namespace(costs)
     total, sums = xp.zeros_like(costs[..., :1, 0]), xp.zeros_like(changes[..., :1, 0])

@@ -41,7 +41,7 @@ class VectorHash(ArrayTree, abc.ABC):
     def probes(
         self, x: Annotated[Array, "... d"], n_probes: int
     ) -> Annotated[Array, "... n_tables n_probes"]:
-        """Return the signatures of the buckets to look into, the own one first."""
+        """Return the signatures of the buckets to look into, the query's own first."""
 
     def _multipliers_like(self, x):
         """Return the multipliers in the library and on the device of `x`."""

@@ -289,7 +289,7 @@ class RobinHoodTable:
         return displacement_limit(self.n_slots, self.load_factor)
 
     def insert(self, key: int, value: int) -> None:
-        """Store `value` under `key`, in the place of an older value."""
+        """Store `value` under `key`, instead of an older value."""
         key, value = check_int64("key", key), check_int64("value", value)
         self.insert_many(np.array([key]), np.array([value]))
 

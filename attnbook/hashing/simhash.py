@@ -45,7 +45,7 @@ class SimHash(RandomProjections):
     Raises
     ------
     TypeError, ValueError
-        If `directions` is not such an array of floats, or has more than 63 projections a table,
+        If `directions` is not such an array of floats, or has more than 63 projections per table,
         which would overflow an int64.
 
     Notes
@@ -73,7 +73,7 @@ class SimHash(RandomProjections):
         check_directions(self.directions)
         if self.n_projections > MOST_BITS:
             raise ValueError(
-                f"directions must have at most {MOST_BITS} projections a table, since a signature "
+                f"directions must have at most {MOST_BITS} projections per table, as a signature "
                 f"has 64 bits, got {self.n_projections}"
             )
 
@@ -103,7 +103,7 @@ class SimHash(RandomProjections):
     def probes(
         self, x: Annotated[Array, "... d"], n_probes: int
     ) -> Annotated[Array, "... n_tables n_probes"]:
-        r"""Return the signatures of the buckets to look into, int64, the own one first.
+        r"""Return the signatures of the buckets to look into, int64, the query's own first.
 
         The others change the bits j of a set C, by ascending
         :math:`\sum_{j \in C} (a_j \cdot x)^2`. This is the query-directed probing sequence of Lv
@@ -128,7 +128,7 @@ class SimHash(RandomProjections):
 
     @staticmethod
     def collision_probability(angle: Any) -> Any:
-        r"""Return the chance that one random plane leaves two vectors on the same side.
+        r"""Return the probability that one random plane leaves two vectors on the same side.
 
         .. math:: p = 1 - \theta / \pi
 
@@ -147,7 +147,7 @@ class SimHash(RandomProjections):
     def retrieval_probability(
         self, query: Annotated[Array, "... d"], key: Annotated[Array, "... d"]
     ) -> Annotated[Array, "..."]:
-        r"""Return the chance that `key` shares a bucket with `query` in at least one table.
+        r"""Return the probability that `key` shares a bucket with `query` in at least one table.
 
         .. math:: 1 - (1 - p^\kappa)^L, \quad p = 1 - \theta / \pi
 

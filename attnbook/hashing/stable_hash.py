@@ -61,10 +61,10 @@ class StableHash(RandomProjections):
 
     Notes
     -----
-    Two different tuples of codes may share a signature. Over the draw of the multipliers the chance
-    is below 2⁻⁵⁰ if no two codes of a projection are 2¹² or more apart. The codes of a vector
-    within rounding of an interval's end may differ between libraries, dtypes and batch sizes, since
-    each sums the products in its own order.
+    Two different tuples of codes may share a signature. Over the draw of the multipliers the
+    probability of that is below 2⁻⁵⁰ if no two codes of a projection are 2¹² or more apart. The
+    codes of a vector within rounding of an interval's end may differ between libraries, dtypes and
+    batch sizes, since each sums the products in its own order.
 
     References
     ----------
@@ -128,7 +128,7 @@ class StableHash(RandomProjections):
     def probes(
         self, x: Annotated[Array, "... d"], n_probes: int
     ) -> Annotated[Array, "... n_tables n_probes"]:
-        r"""Return the signatures of the buckets to look into, int64, the own one first.
+        r"""Return the signatures of the buckets to look into, int64, the query's own first.
 
         The others are one interval away in the projections of a set. They are ordered by the sum of
         the squared distances to the ends that are crossed, the least first: the query-directed
@@ -172,7 +172,7 @@ class StableHash(RandomProjections):
 
     @staticmethod
     def collision_probability(distance: Any, width: float) -> Any:
-        r"""Return the chance that two vectors at this distance fall into one interval.
+        r"""Return the probability that two vectors at this distance fall into one interval.
 
         .. math:: p(D) = 1 - 2\Phi(-r/D)
                   - \frac{2D}{\sqrt{2\pi}\, r}\bigl(1 - e^{-r^2 / (2D^2)}\bigr), \quad p(0) = 1
@@ -195,7 +195,7 @@ class StableHash(RandomProjections):
     def retrieval_probability(
         self, query: Annotated[Array, "... d"], key: Annotated[Array, "... d"]
     ) -> Annotated[Array, "..."]:
-        r"""Return the chance that `key` shares a bucket with `query` in at least one table.
+        r"""Return the probability that `key` shares a bucket with `query` in at least one table.
 
         .. math:: 1 - (1 - p(D)^\kappa)^L, \quad D = \lVert q - k \rVert
 
@@ -210,7 +210,7 @@ class StableHash(RandomProjections):
 
 def _collision(distance: Array, width: float) -> Array:
     xp = array_namespace(distance)
-    # below this the chance rounds to 1, and width / distance or its square might overflow
+    # below this the probability rounds to 1, and width / distance or its square might overflow
     near = distance < 1e-17 * width
     t = width / xp.where(near, xp.full_like(distance, width), distance)  # r / c
     within = erf(t / math.sqrt(2))  # 1 - 2Φ(-t)

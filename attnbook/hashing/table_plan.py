@@ -1,4 +1,4 @@
-"""A plan of hash tables: the chance that it finds a vector, what a query costs, the memory."""
+"""A plan of hash tables: the probability that it finds a vector, what a query costs, the memory."""
 
 import functools
 import math
@@ -31,7 +31,7 @@ ENTRY_BYTES, START_BYTES = 8, 4
 
 @dataclass(frozen=True)
 class Costs:
-    """The prices that the planner reckons with, in nanoseconds of your machine.
+    """The costs that the planner uses, in nanoseconds on your machine.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class Cost:
 
     @property
     def total(self) -> float:
-        """Nanoseconds a query."""
+        """Nanoseconds per query."""
         return self.hashing + self.look_ups + self.candidates
 
 
@@ -97,7 +97,7 @@ class Plan:
     n : int
         Expected number of vectors.
     delta : float
-        δ, the chance that a vector at distance `d_avg` may be missed by all tables.
+        δ, the probability that a vector at distance `d_avg` may be missed by all tables.
     d_avg : float
         Distance between vectors that count as similar.
     n_tables, n_projections : int
@@ -107,12 +107,12 @@ class Plan:
     load_factor : float
         Share of the slots of a Robin Hood table that may be taken before it grows.
     n_probes : int
-        Buckets that a query looks into in each table. With more than one, the chances are means
-        over 512 positions in the buckets, right to some thousandths.
+        Buckets that a query looks into in each table. With more than one, the probabilities are
+        means over 512 positions in the buckets, right to some thousandths.
     predicted : Cost or None
         What a query costs, if a sample was given.
     considered : tuple of Plan
-        All plans that were weighed, from the cheapest, which is this one, to the most expensive.
+        All plans that were compared, from the cheapest, which is this one, to the most expensive.
 
     Examples
     --------
@@ -153,9 +153,9 @@ class Plan:
         return self.n_tables * (ENTRY_BYTES * self.n + START_BYTES * (cells + 1))
 
     def table(self, most: int = 10) -> str:
-        """Return the cheapest plans that were weighed as lines of text, `most` of them.
+        """Return up to `most` of the cheapest plans as lines of text.
 
-        The columns are L, κ, buckets a table, the width, keys that are met (those met in several
+        The columns are L, κ, buckets per table, the width, keys that are met (those met in several
         tables as often), megabytes, and the nanoseconds of a query.
 
         Examples
@@ -183,9 +183,9 @@ class Plan:
         return StableHash.init(rng, d, self.width, self.n_tables, self.n_projections)
 
     def retrieval_probability(self, distance: Any) -> Any:
-        r"""Return :math:`1 - (1 - p_T(D))^L`, the chance to find a vector at this distance.
+        r"""Return :math:`1 - (1 - p_T(D))^L`, the probability to find a vector at this distance.
 
-        In one bucket a table :math:`p_T = p(D)^\kappa`. `distance` is a number or an array of
+        In one bucket per table :math:`p_T = p(D)^\kappa`. `distance` is a number or an array of
         floats, at least 0.
         """
         if self.n_probes > 1:
@@ -194,11 +194,11 @@ class Plan:
         return at_least_once(p, self.n_tables, self.n_projections)
 
     def miss_probability(self, distance: Any) -> Any:
-        r"""Return :math:`(1 - p_T(D))^L`: at most δ up to `d_avg`, but for rounding."""
+        r"""Return :math:`(1 - p_T(D))^L`: at most δ up to `d_avg`, apart from rounding."""
         return (1 - self._in_a_table(distance)) ** self.n_tables
 
     def _in_a_table(self, distance):
-        """Return the chance to find a vector in one table."""
+        """Return the probability to find a vector in one table."""
         if self.n_probes == 1:
             return StableHash.collision_probability(distance, self.width) ** self.n_projections
         check_within("distance", distance, math.inf, "infinity")
@@ -234,7 +234,7 @@ class Plan:
 
 
 def expected_cost(plan: Plan, distances: np.ndarray, d: int, costs: Costs) -> Cost:
-    """Return the cost of a query: hashing, look-ups, and each candidate once a table."""
+    """Return the cost of a query: hashing, look-ups, and each candidate once per table."""
     widths = np.maximum(distances / plan.width, FINEST)
     if plan.n_probes == 1:
         log_p = np.interp(np.log(widths), *_log_collision())

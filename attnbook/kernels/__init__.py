@@ -95,7 +95,7 @@ _CPU = ("numpy", "torch")
 LADDER = (
     Kernel("naive", about="all scores at once, a new array for every step"),
     Kernel("in_place", ("numpy",), "cpu", about="all scores at once, in one array"),
-    Kernel("tiled", about="a tile at a time with a running softmax: O(n) memory", trainable=True),
+    Kernel("tiled", about="a tile at a time with an online softmax: O(n) memory", trainable=True),
     Kernel("threads", ("numpy",), "cpu", (), "threadpoolctl", "tiled", "tiles on all cores"),
     Kernel("numba", _CPU, "cpu", _SINGLE, "numba", "tiled", "compiled loops over vectors", True),
     Kernel("packed", _CPU, "cpu", _SINGLE, "numba", "numba", "tiles kept in registers", True),

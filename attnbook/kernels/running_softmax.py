@@ -1,4 +1,4 @@
-"""The running softmax, which reads scores and values piece by piece."""
+"""The online softmax, which reads scores and values tile by tile."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
@@ -45,7 +45,7 @@ def merge_of(ours: State, theirs: State) -> State:
 
 @dataclass(frozen=True, eq=False)
 class RunningSoftmax:
-    r"""The online softmax: all that a softmax-weighted mean must remember of the keys read so far.
+    r"""The state of an online softmax: what a weighted sum must remember of the keys read so far.
 
     For scores :math:`s_j` and values :math:`v_j` read so far, a row remembers
 

@@ -1,8 +1,8 @@
 """Rung 3, *tiled*: a tile of scores at a time, so that no matrix of all scores ever exists.
 
-A running softmax remembers of the keys read so far all that the output needs, so a tile is used and
-forgotten. The backward pass makes each tile of weights again instead of keeping it. The heads take
-turns, and each finds the memory of the one before in the cache of the processor.
+An online softmax remembers all that the output needs of the keys read so far, so a tile can be
+used and forgotten. The backward pass computes each tile of weights again instead of keeping it. The
+heads take turns, so each head reuses memory that is still in the processor's cache.
 Agrees with `attnbook.attention` with ``impl="reference"``. Any library, any device; O(n) memory.
 """
 
@@ -28,7 +28,7 @@ def attention(
     scale: float,
     is_causal: bool,
 ) -> Array:
-    """Return the output; a few tiles of scores are all the memory beside it."""
+    """Return the output; besides it, a call holds only a few tiles of scores."""
     return forward(query, key, value, mask, bias, scale, is_causal)[0]
 
 
@@ -43,8 +43,8 @@ def forward(
 ) -> tuple[Array, Array]:
     """Return the output, and the maximum and the log total of each row, (..., n_q, 2).
 
-    Their sum is log Σ exp(score). But beside a maximum of 10,000 a float32 has no digits left for
-    the logarithm of a total of 2, so the two stay apart.
+    Their sum is the logsumexp, log Σ exp(score). The two stay apart, because in float32 a maximum
+    of 10,000 leaves no digits for the logarithm of a total of 2.
     """
 
     def of_head(

@@ -1,7 +1,7 @@
-"""What a head looks at: for each query the keys of a job, and how much weight the head puts there.
+"""What a head attends to: the keys of a job for each query, and how much weight they get.
 
-A job, such as *look at the previous token*, is a boolean array (n, n): True where a query that did
-this job would look. `head_scores` says how much of the attention of each head lies there.
+A job, such as *attend to the previous token*, is a boolean array (n, n), which is True where a head
+with this job would attend. `head_scores` says how much of its attention each head puts there.
 """
 
 from collections.abc import Sequence
@@ -33,25 +33,25 @@ def head_scores(
     A : array, shape (..., n_q, n_k)
         Attention weights, such as those of all layers and heads, (layers, heads, n, n).
     targets : boolean array T that broadcasts to (..., n_q, n_k)
-        True for the keys to which a query should attend. Queries without such a key do not count.
+        True where a query of this job would attend. A query without such a key is not counted.
 
     Returns
     -------
     array, shape (...)
-        NaN if no query is counted.
+        The score of each head, or NaN if no query is counted.
 
     Raises
     ------
     TypeError
         If `A` is not a floating array, or `targets` is not a boolean array of the same library.
     ValueError
-        If `A` has fewer than 2 axes or `targets` does not broadcast to its shape.
+        If `A` has fewer than 2 axes, or `targets` does not broadcast to its shape.
 
     Notes
     -----
-    Compare the result with the score of uniform attention, because a job with many targets gets a
-    high score even if no head does it.
-    Cost: O(n_q n_k) per head.
+    Compare the score with that of uniform attention, because a job with many targets gets a high
+    score even from heads that do not do it.
+    Cost: O(n_q n_k) for each head.
 
     References
     ----------
@@ -83,7 +83,7 @@ def head_scores(
 
 
 def previous_token(ids: Annotated[Array, "n"]) -> Annotated[Array, "n n"]:
-    """Let each token except the first look at the one before it.
+    """Return the job *previous token*: each token attends to the token before it.
 
     Parameters
     ----------
@@ -92,37 +92,39 @@ def previous_token(ids: Annotated[Array, "n"]) -> Annotated[Array, "n n"]:
     Returns
     -------
     boolean array, shape (n, n)
+        True where a query would attend. The first token attends to nothing.
     """
     own, keys = _places(ids)
     return keys == own - 1
 
 
 def first_token(ids: Annotated[Array, "n"]) -> Annotated[Array, "n n"]:
-    """Let each later token look at the first one: the attention sink.
+    """Return the job *attention sink*: each later token attends to the first one.
 
-    Parameters and result are those of `previous_token`. The first two tokens look nowhere, because
-    one sees nothing else, and for the other the first token is also the previous one.
+    The parameters and the result are those of `previous_token`. The first two tokens attend to
+    nothing, because token 0 sees only itself, and for token 1 the first token is also the previous
+    one.
     """
     own, keys = _places(ids)
     return (keys == 0) & (own > 1)
 
 
 def same_token(ids: Annotated[Array, "n"]) -> Annotated[Array, "n n"]:
-    """Let each token look at earlier occurrences of itself, as a *duplicate-token head* does.
+    """Return the job of a *duplicate-token head*: attend to earlier occurrences of the same token.
 
-    Parameters and result are those of `previous_token`. The previous token and the first token are
-    excluded, because they belong to the jobs with these names.
+    The parameters and the result are those of `previous_token`. The previous and the first token
+    are left to the jobs with these names.
     """
     own, keys = _places(ids)
     return _equal(ids) & (keys > 0) & (keys < own - 1)
 
 
 def induction(ids: Annotated[Array, "n"]) -> Annotated[Array, "n n"]:
-    """Let each token look at what came after earlier occurrences of it: *induction heads*.
+    """Return the job of an *induction head*: attend to what followed earlier copies of the token.
 
-    For example, a model that has seen ``Romeo loves`` and reads ``Romeo`` again looks at ``loves``,
-    and may copy it. Parameters and result are those of `previous_token`. The previous token is
-    excluded, because it belongs to the job with this name.
+    A head that has seen ``Romeo loves`` and reads ``Romeo`` again attends to ``loves``, and the
+    model may copy it. The parameters and the result are those of `previous_token`. The previous and
+    the first token are left to the jobs with these names.
     """
     own, keys = _places(ids)
     # column j: whether the token before j is that of the query
@@ -131,7 +133,7 @@ def induction(ids: Annotated[Array, "n"]) -> Annotated[Array, "n n"]:
 
 
 def own_speaker(tokens: Sequence[str]) -> Annotated[np.ndarray, "n n"]:
-    r"""Let each token of a speech look at the name of its speaker.
+    r"""Return the job *own speaker*: each token of a speech attends to the speaker's name above it.
 
     Parameters
     ----------
@@ -141,9 +143,9 @@ def own_speaker(tokens: Sequence[str]) -> Annotated[np.ndarray, "n n"]:
     Returns
     -------
     boolean NumPy array, shape (n, n)
-        The names themselves look nowhere, and neither does a speech whose name is not among the
-        tokens. The previous token and the first token are excluded, because they belong to the jobs
-        with these names.
+        True where a query would attend. The names themselves attend to nothing, and neither does a
+        speech whose name is not among the tokens. The previous and the first token are left to the
+        jobs with these names.
 
     Examples
     --------
@@ -166,9 +168,10 @@ def own_speaker(tokens: Sequence[str]) -> Annotated[np.ndarray, "n n"]:
 
 
 def line_start(tokens: Sequence[str]) -> Annotated[np.ndarray, "n n"]:
-    r"""Let each token look at the line break before its own line.
+    r"""Return the job *line start*: each token attends to the line break before its own line.
 
-    Parameters and result are those of `own_speaker`. A line break looks at the previous line break.
+    The parameters and the result are those of `own_speaker`. A line break attends to the line break
+    before it.
 
     Examples
     --------
@@ -192,7 +195,7 @@ def _check_tokens(tokens):
 
 
 def _further_back(n):
-    """Return the keys that are neither the first token nor the one before."""
+    """Return the earlier keys that are neither the first nor the previous token."""
     place = np.arange(n)
     return (place > 0) & (place < place[:, None] - 1)
 

@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub as weights of this package."""
+"""Models of the Hugging Face Hub as weights of this package."""
 
 import re
 from collections.abc import Mapping
@@ -14,21 +14,21 @@ from attnbook.models.llama_names import llama
 from attnbook.models.t5_names import t5
 
 ARCHITECTURES = {"bert": bert, "gpt2": gpt2, "llama": llama, "t5": t5}
-"""What `from_transformers` knows, by ``config["model_type"]``."""
+"""The architectures that `from_transformers` knows, by ``config["model_type"]``."""
 
 ROW = re.compile(r"(?P<name>.+?)(\[(?P<part>\d)/(?P<parts>\d)\])?(?P<transposed>\.T)?")
-"""A name there, which part of the tensor is meant, and whether it lies as (out, in)."""
+"""A name on the Hub, the part of the tensor that is meant, and whether it has shape (out, in)."""
 
 
 def from_transformers(state_dict: Mapping[str, Array], config: Any) -> Any:
-    r"""Return a model of the Hugging Face hub as weights of this package.
+    r"""Return a model of the Hugging Face Hub as weights of this package.
 
     Parameters
     ----------
     state_dict : mapping of str to array
-        The tensors by their names on the hub, as a model's ``state_dict()`` or
-        ``safetensors.numpy.load_file`` returns them. All must have one library, device and real
-        floating dtype.
+        The tensors by their names on the Hub, as returned by a model's ``state_dict()`` or
+        ``safetensors.numpy.load_file``. All must have the same library, device and real floating
+        dtype.
     config : dict, or config of `transformers`
         The content of config.json. Its ``model_type`` is ``"bert"``, ``"gpt2"``, ``"llama"`` or
         ``"t5"``.
@@ -36,30 +36,32 @@ def from_transformers(state_dict: Mapping[str, Array], config: Any) -> Any:
     Returns
     -------
     TransformerWeights, or BertWeights for BERT
-        The first are for `transformer`, `greedy_decode`, `sample`, `nn.Transformer` and so on; the
-        second are for `models.bert`. The arrays are views of yours if the library supports views.
+        Weights for `transformer`, `greedy_decode`, `sample`, `nn.Transformer` and all others; those
+        of BERT are for `models.bert`. Where the library allows, the arrays are views of the given
+        ones.
 
     Raises
     ------
     TypeError
-        If `state_dict` is not a mapping, `config` is neither a dict nor a config, an entry of it
-        has another type, or a tensor is not an array like the others.
+        If `state_dict` is not a mapping, `config` or one of its entries has the wrong type, or a
+        tensor is not an array like the others.
     ValueError
-        If the model type is unknown; if an entry of `config` is missing, or asks for a computation
-        that this package lacks; if a tensor is missing or unknown, or has another shape than
-        `config` says; or if two tensors that `config` ties are different.
+        If the model type is unknown, an entry of `config` is missing or requires a computation that
+        this package lacks, a tensor is missing, unknown or has a shape that contradicts `config`,
+        or two tensors that `config` ties differ.
 
     Notes
     -----
-    A matrix of this package is stored as (in, out) and multiplied as x W. In the models:
+    A matrix of this package has shape (in, out) and is multiplied as x W. On the Hub it has the
+    following shape:
 
     ======================  ===========  =========================================================
-    model                   matrices     remarks
+    model                   matrices     what else you need to know
     ======================  ===========  =========================================================
     GPT-2                   (in, out)    ``c_attn`` holds W_Q, W_K and W_V side by side;
-                                         ``lm_head``, if it is not tied, is stored as (out, in)
-    BERT                    (out, in)    the pooler and the pretraining heads are left out
-    Llama                   (out, in)    RoPE pairs features half a head apart, as here;
+                                         ``lm_head``, if it is not tied, has shape (out, in)
+    BERT                    (out, in)    the pooler and the heads of pre-training are left out
+    Llama                   (out, in)    features half a head apart are rotated together, as here;
                                          ``gate_proj`` is W_gate, ``up_proj`` W_1, ``down_proj`` W_2
     T5                      (out, in)    relative positions have one row per bucket, as here;
                                          ``wi_0`` is W_gate, ``wi_1`` or ``wi`` W_1, ``wo`` W_2;
@@ -67,11 +69,11 @@ def from_transformers(state_dict: Mapping[str, Array], config: Any) -> Any:
     all: embeddings         (V, d)       one row per token or position, as here
     ======================  ===========  =========================================================
 
-    Gains and biases have the same shapes in both. The tables ``NAMES`` of `models.gpt2_names`,
-    `models.bert_names`, `models.llama_names` and `models.t5_names` list both names of every array.
-    A tensor that is not in them is an error, except for those that the modules list as harmless,
-    such as buffers of masks and angles. Dropout is left out.
-    Cost: that of reading `state_dict`, plus O(V d) to compare tied tensors if both are present.
+    Gains and biases have the same shape in both. The tables ``NAMES`` of `models.gpt2_names`,
+    `models.bert_names`, `models.llama_names` and `models.t5_names` list the names of every array
+    in both. A tensor that is not in them is an error, unless they list it as harmless, such as
+    buffers of masks and angles. Dropout is left out.
+    Cost: the cost of reading `state_dict`, and O(V d) to compare tied arrays if both are stored.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""A language model: a decoder and its tokenizer, which read text, judge it and write it."""
+"""A language model: a decoder with its tokenizer, which reads, scores and writes text."""
 
 import codecs
 import json
@@ -33,23 +33,23 @@ from attnbook.transformers.weights import TransformerWeights
 
 @dataclass(frozen=True, eq=False)
 class LanguageModel:
-    """The weights of a decoder and the tokenizer with which it was trained.
+    """The weights of a decoder with the tokenizer that it was trained with.
 
     Attributes
     ----------
     weights : TransformerWeights
-        Those of a decoder-only model, whose cross-attention and encoder are None.
+        The weights of a decoder-only model, whose cross-attention and encoder are None.
     tokenizer : BytePairs
-        It has as many tokens as the embedding of `weights` has rows. Its end-of-text token,
-        `tokenizer.stop`, is what the model reads before the first token of a text.
+        A tokenizer with as many tokens as the embedding of `weights` has rows. Its end-of-text
+        token, `tokenizer.stop`, is what the model reads before the first token of a text.
     context : int
-        The length in tokens of the longest sequence on which the model was trained. Longer texts
-        are read in windows.
+        The length in tokens of the longest sequence that the model was trained on. Longer texts are
+        read in windows.
 
     Raises
     ------
     TypeError, ValueError
-        If a part does not have the right class, or the sizes of the vocabularies differ.
+        If a part has the wrong class, or the sizes of the vocabularies differ.
 
     Examples
     --------
@@ -95,15 +95,15 @@ class LanguageModel:
     def logits(self, text: str, *, impl: Impl = REFERENCE) -> Annotated[Array, "n vocabulary"]:
         """Return the logits of the token that follows each token of `text`.
 
-        `impl` is the implementation, as in `attention`: a name, or a function of your own.
+        `impl` chooses the implementation of attention, by name or as a function, as in `attention`.
         """
         return transformer(None, self.ids(text), self.weights, impl=impl)
 
     def attention(self, text: str) -> Annotated[np.ndarray, "layers h n n"]:
         """Return the attention weights of every head over `text`, as NumPy arrays.
 
-        Entry [layer, head, i, j] is the weight with which token i attends to token j. Raises a
-        ValueError if the model has no layer.
+        Entry [layer, head, i, j] is the weight that token i gives to token j. Raises a ValueError
+        if the model has no layer.
         """
         if not self.weights.decoder.layers:
             raise ValueError("weights must have at least 1 layer to attend, got 0")
@@ -112,9 +112,10 @@ class LanguageModel:
         return np.stack([move(A, "numpy") for A in recorder.weights])
 
     def stream(self, text: str, layer: int) -> Annotated[Array, "n d_model"]:
-        """Return the residual stream of `text` before `layer`: 0 is the embedding, with positions.
+        """Return the residual stream of `text` before `layer`.
 
-        To get the stream after the last layer, pass ``len(weights.decoder.layers)``.
+        Before layer 0 the stream is the embedding with positions. Use
+        ``len(weights.decoder.layers)`` for the stream after the last layer.
         """
         layer = check_int("layer", layer, at_most=len(self.weights.decoder.layers))
         return self._through(text, layer, REFERENCE)
@@ -124,10 +125,10 @@ class LanguageModel:
     ) -> tuple[
         Annotated[Array, "h n d_k"], Annotated[Array, "h n d_k"], Annotated[Array, "h n d_v"]
     ]:
-        """Return the inputs of attention in `layer`: query, key and value of every head.
+        """Return the queries, keys and values of every head of `layer`, as attention receives them.
 
-        Queries and keys are rotated by their positions. If heads share keys and values, each head
-        has a copy of them.
+        Queries and keys are already rotated by their positions. If heads share keys and values,
+        each head has a copy of them.
         """
         layer = check_int("layer", layer, at_most=len(self.weights.decoder.layers) - 1)
         seen = []
@@ -140,11 +141,11 @@ class LanguageModel:
         return seen[layer]
 
     def surprisal(self, text: str, *, impl: Impl = REFERENCE) -> Annotated[np.ndarray, "n"]:
-        r"""Return the surprisal of each token of `text` in bits: :math:`-\log_2 p`.
+        r"""Return how many bits each token of `text` costs: :math:`-\log_2 p`.
 
-        The model reads windows of `context` tokens that overlap by half. So it predicts every token
-        from at least ``context // 2`` tokens before it, except at the beginning of the text. It
-        predicts the first token from the end-of-text token.
+        The model reads windows of `context` tokens that overlap by half. So it sees at least
+        ``context // 2`` tokens before every token, except at the beginning of the text. The first
+        token is judged after the end-of-text token.
 
         Cost: each token is read twice.
         """
@@ -161,10 +162,10 @@ class LanguageModel:
         return np.concatenate(bits)[:n]
 
     def bits_per_byte(self, text: str, *, impl: Impl = REFERENCE) -> float:
-        """Return the mean `surprisal` per UTF-8 byte of `text`: the lower, the better.
+        """Return the mean `surprisal` per byte of `text` in UTF-8. Lower is better.
 
-        Bits per byte can be compared between models with different tokenizers, and with the
-        results of compression programs.
+        Bits per byte can be compared between models with different tokens, and with compression
+        programs.
         """
         check_text("text", text)
         n_bytes = len(text.encode())
@@ -189,21 +190,22 @@ class LanguageModel:
         Parameters
         ----------
         prompt : str
-            What the model reads first. An empty prompt is the beginning of a text.
+            The text that the model reads first. If it is empty, the model begins a new text.
         length : int
-            The number of tokens to draw, at least 1. There are fewer if the model ends the text.
+            The number of tokens to draw, at least 1. An end-of-text token ends the text earlier.
         rng : numpy.random.Generator or int
             The source of the draws; an int is a seed.
         temperature : float
-            As in `attnbook.decoding.sampler`; below 1, likely tokens become more likely.
+            The temperature, as in `attnbook.decoding.sampler`. A value below 1 favours likely
+            tokens.
         draft : LanguageModel, optional
-            A smaller model with the same tokenizer, such as `draft_writer`, which proposes tokens
-            as in `attnbook.decoding.speculative_sample`. The resulting text is different, but it
-            has the same distribution.
+            A smaller model with the same tokenizer, such as `draft_writer`, that proposes tokens,
+            as in `attnbook.decoding.speculative_sample`. The text is different, but it has the same
+            distribution.
         lookahead : int
-            How many tokens the draft proposes at once.
+            How many tokens the draft model proposes at once.
         impl : str or callable
-            The implementation, as in `attention`.
+            The implementation of attention, as in `attention`.
         **options
             `top_k`, `top_p`, `min_p` and `repetition_penalty` of `attnbook.decoding.sampler`, and
             `processors` of `attnbook.decoding.greedy_decode`.
@@ -211,12 +213,12 @@ class LanguageModel:
         Raises
         ------
         TypeError, ValueError
-            If an argument is not as above.
+            If an argument has the wrong type or is out of range.
 
         Notes
         -----
-        Decoding uses a KV cache. If prompt and text grow beyond `context`, the model continues from
-        the last ``context // 2`` tokens, which then are the prompt that a processor sees.
+        The model writes with a KV cache. If prompt and text exceed `context`, the model continues
+        from the last ``context // 2`` tokens, and processors see these as the prompt.
         """
         options |= {"rng": rng, "temperature": temperature, "impl": impl}
         options |= {"draft": draft, "lookahead": lookahead}
@@ -234,10 +236,10 @@ class LanguageModel:
         impl: Impl = REFERENCE,
         **options: Any,
     ) -> Iterator[str]:
-        """Yield the text of `write` token by token, as soon as each is made.
+        """Yield the text of `write` piece by piece, each as soon as it is made.
 
-        Parameters and errors are those of `write`; errors are raised at the call. A character whose
-        bytes are in several tokens is yielded as a whole, with the last of them.
+        It has the parameters of `write` and raises the same errors when it is called. A character
+        whose bytes are in several tokens is yielded as a whole, with the last of these tokens.
 
         Examples
         --------
@@ -298,24 +300,25 @@ class LanguageModel:
 
 
 def writer() -> LanguageModel:
-    """Return the small language model that this package contains: it writes Shakespeare.
+    """Return the small language model in this package, which writes like Shakespeare.
 
-    The model is a modern decoder: pre-norm with RMSNorm, rotary positions, gated feed-forward
-    networks (SwiGLU), grouped-query attention, tied embeddings and byte-pair tokens. It has 2.8
-    million parameters and was trained on 34 of the plays in `attnbook.data.plays`.
+    It is a decoder-only transformer with today's usual parts: pre-norm with RMSNorm, rotary
+    positions, gated feed-forward (SwiGLU), grouped-query attention, tied embeddings and byte-pair
+    tokens. It has 2.8 million parameters and was trained on 34 of the plays in
+    `attnbook.data.plays`.
 
     Returns
     -------
     LanguageModel
-        It has NumPy arrays in float32. ``writer().to("torch")`` is the same model in PyTorch.
+        The model with NumPy arrays in float32. ``writer().to("torch")`` is the same in PyTorch.
 
     Notes
     -----
     The weights are stored in half precision. The model card, `attnbook/models/writer.md`, describes
-    data, recipe, losses and limits; ``tools/train_writer.py`` trained the model. The weights are
-    ours, under the licence of the package; the plays are in the public domain.
+    data, recipe, losses and limits. ``tools/train_writer.py`` trained the weights, which have the
+    licence of the package. The plays are in the public domain.
 
-    Cost: reading a file of 6 MB once.
+    Cost: one read of a file of 6 MB.
 
     Examples
     --------
@@ -327,23 +330,23 @@ def writer() -> LanguageModel:
 
 
 def draft_writer() -> LanguageModel:
-    """Return a small and fast draft model for `writer`, with the same tokens.
+    """Return the small and fast draft model of `writer`, which has the same tokens.
 
-    In speculative decoding, it proposes several tokens, which the writer then judges in one pass.
-    Its architecture is that of the writer, but with a single layer.
+    In speculative decoding it proposes several tokens, which the writer then judges in one pass. It
+    has the writer's architecture with a single layer.
 
     Returns
     -------
     LanguageModel
-        It has NumPy arrays in float32. Its tokenizer is that of `writer`, the same object.
+        The model with NumPy arrays in float32. Its tokenizer is the same object as the writer's.
 
     Notes
     -----
-    The weights are stored in half precision; the tokenizer is stored only in the file of the
-    writer. ``python tools/train_writer.py draft_writer`` trained the model on the same plays as the
-    writer; the model card is `attnbook/models/writer.md`.
+    The weights are stored in half precision, and the tokenizer is stored only in the writer's file.
+    ``python tools/train_writer.py draft_writer`` trained them on the same plays as the writer. The
+    model card is `attnbook/models/writer.md`.
 
-    Cost: reading a file of less than 1 MB and the writer's tokenizer once.
+    Cost: one read of a file of less than 1 MB, and of the writer's tokenizer.
 
     References
     ----------
@@ -362,14 +365,14 @@ def draft_writer() -> LanguageModel:
 
 
 class _Undrawn(np.random.Generator):
-    """Leaves the numbers open: those of a file take their place."""
+    """A generator that draws nothing, because the numbers of a file replace the draws."""
 
     def uniform(self, low=0.0, high=1.0, size=None):
         return np.empty(size)
 
 
 def _carried(name):
-    """Return a model that this package carries in a file, in float32."""
+    """Return a model that this package holds in a file, in float32."""
     with packed("attnbook.models", name) as arrays:
         content = json.loads(str(arrays["content"]))
         found = {name: arrays[name].astype(np.float32) for name in arrays if name != "content"}
@@ -379,6 +382,6 @@ def _carried(name):
 
 @cache
 def _tokenizer():
-    """Return the tokenizer of the writer and of its draft."""
+    """Return the tokenizer of the writer and of its draft model."""
     with packed("attnbook.models", "writer.npz") as arrays:
         return BytePairs.from_dict(json.loads(str(arrays["content"]))["tokenizer"])

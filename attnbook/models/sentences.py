@@ -59,20 +59,20 @@ def mean_vectors(
     Parameters
     ----------
     x : array, shape (..., n, d), real floating dtype
-        For example the output of `bert`.
+        The rows of each sequence, such as the output of `bert`.
     lengths : ints, shape (...), optional
-        How many rows of each sequence are real; all by default. The others are not read.
+        How many rows of each sequence are real, by default all. The others are not read.
 
     Returns
     -------
     array, shape (..., d)
-        Has the dtype of `x`; half precision is summed in float32. The dot product of two such
-        vectors is the cosine of the angle between them. A sequence without rows gives zeros.
+        The vectors, in the dtype of `x`; half precision is summed in float32. The product of two
+        such vectors is the cosine of the angle between them. A sequence without rows gives zeros.
 
     Raises
     ------
     TypeError, ValueError
-        If `x` is not such an array, or a length is not an int from 0 to n.
+        If `x` has the wrong type or shape, or a length is not an int from 0 to n.
 
     Notes
     -----
@@ -100,15 +100,18 @@ def mean_vectors(
 
 @dataclass(frozen=True, eq=False)
 class SentenceEncoder:
-    """A BERT with its tokenizer that turns a text into one vector; similar texts have small angles.
+    """A BERT with its tokenizer, which turns a text into one vector.
+
+    If two texts have similar meanings, the angle between their vectors is small.
 
     Attributes
     ----------
     weights : BertWeights
-        In any library; the vectors have the same library, device and dtype.
+        The weights, in any library. The vectors have their library, device and dtype.
     tokenizer : WordPieces
+        The tokenizer that the weights were trained with.
     longest : int
-        The largest number of tokens, including ``[CLS]`` and ``[SEP]``; longer texts are truncated.
+        The maximum number of tokens, including ``[CLS]`` and ``[SEP]``. Longer texts are cut off.
     """
 
     weights: BertWeights
@@ -155,16 +158,16 @@ class SentenceEncoder:
         Parameters
         ----------
         texts : sequence of str
-            An empty text has a vector, too, that of ``[CLS] [SEP]``.
+            The texts. An empty text has a vector, too, that of ``[CLS] [SEP]``.
         batch_size : int
             How many texts are computed at once, at least 1.
         impl : str or callable
-            The implementation, as in `attention`.
+            The implementation of attention, as in `attention`.
 
         Returns
         -------
         array, shape (n, d_model)
-            The dot product of rows i and j is the cosine similarity of texts i and j.
+            The vectors. The product of rows i and j is the cosine of texts i and j.
 
         Raises
         ------
@@ -174,7 +177,7 @@ class SentenceEncoder:
         Notes
         -----
         The vector of a text may differ in its last digits from batch to batch, because a library
-        may sum in another order.
+        may add in a different order.
         """
         check_int("batch_size", batch_size, 1)
         check_impl(impl)
@@ -192,10 +195,10 @@ class SentenceEncoder:
         return xp.take(xp.concat(made, axis=0), back, axis=0)
 
     def attention(self, text: str) -> Annotated[np.ndarray, "layers h n n"]:
-        """Return the attention weights of each layer and head as a NumPy array.
+        """Return the attention weights of every layer and head, as a NumPy array.
 
-        Row i of each square is the query ``tokens(text)[i]``, and its weights sum to 1. Raises a
-        ValueError if the model has no layer.
+        Row i of each matrix holds the weights of the query ``tokens(text)[i]``, which sum to 1.
+        Raises a ValueError if the model has no layer.
         """
         if not self.weights.encoder.layers:
             raise ValueError("weights must have at least 1 layer to attend, got 0")
@@ -205,7 +208,7 @@ class SentenceEncoder:
         return np.stack([numbers_of("A", x) for x in recorder.weights])
 
     def _vectors(self, rows, impl):
-        """Return the vectors of texts whose ids are given, filled up to the longest."""
+        """Return the vectors of texts whose ids are given, padded to the longest."""
         ids, lengths = pad(rows, pad=self.tokenizer.pad)  # (batch, n)
         known = np.arange(ids.shape[1]) < lengths[:, None]
         table = self.weights.token_embedding
@@ -218,28 +221,28 @@ class SentenceEncoder:
 def sentence_encoder() -> SentenceEncoder:
     """Return the published model all-MiniLM-L6-v2, which turns English sentences into vectors.
 
-    It is a BERT of 6 layers with 12 heads of width 32, d_model = 384, d_ff = 1536 and 22.6 million
-    parameters, distilled from a larger model and trained on 1.17 billion pairs of sentences that
-    belong together. The result is in NumPy and float32; its method `to` moves it to another
-    library.
+    It is a BERT with 6 layers, 12 heads of width 32, d_model = 384, d_ff = 1536 and 22.6 million
+    parameters. It was distilled from a larger model and trained on 1.17 billion pairs of related
+    sentences. The result is in NumPy and float32, and its method `to` moves it to another library.
 
     Returns
     -------
     SentenceEncoder
-        ``encode(texts)`` returns vectors of length 1 and width 384.
+        An encoder whose ``encode(texts)`` returns vectors of length 1 and width 384.
 
     Raises
     ------
     FileNotFoundError
-        If the weights are not on this machine; the message names the command that fetches them.
-        Nothing is fetched without it.
+        If the weights are not on this machine. The message names the command that fetches them;
+        nothing is fetched without it.
     ValueError
-        If a file of them is damaged.
+        If one of the files is damaged.
 
     Notes
     -----
-    The model reads only English, ignores case, and reads at most 256 tokens.
-    Licence of the weights: Apache-2.0. Cost: 91 MB are read, and their SHA-256 is computed.
+    The weights have the licence Apache-2.0. The encoder knows only English, does not distinguish
+    capital and small letters, and reads at most 256 tokens.
+    Cost: 91 MB are read, and their SHA-256 is computed.
 
     References
     ----------

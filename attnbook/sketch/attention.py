@@ -39,15 +39,15 @@ class SketchAttention:
     scale : float, optional
         The number that multiplies the scores; 1/√d by default, as in `attention`.
     seed : int
-        It fixes all that is random here, which is the tables' own hash.
+        It fixes all that is random here, which is the scattering hash of the tables.
     impl : str
         ``"reference"`` takes arrays of any library and finds buckets by binary search, ``"numba"``
         runs compiled loops on NumPy arrays, ``"cupy"`` runs CUDA kernels on CuPy arrays.
     n_probes : int
         How many buckets a query looks into in each table: its own, and by the `probes` of the hash
-        those that most likely hold a near key. With more than one the chance that a key was found
-        is not known. So the estimator ``"importance"`` is refused, and the evidence is NaN. The
-        kernels of ``"cupy"`` look into one bucket alone.
+        those that most likely hold a near key. With more than one the probability that a key was
+        found is not known. So the estimator ``"importance"`` is refused, and the evidence is
+        NaN. The kernels of ``"cupy"`` look into only one bucket.
 
     Raises
     ------
@@ -132,7 +132,7 @@ class SketchAttention:
 
         Notes
         -----
-        A key costs O(d L κ) for the hash. What the tables cost beyond it, their indices say.
+        A key costs O(d L κ) for the hash. The indices say what the tables cost.
         """
         return update(self.state, key, key if value is None else value)
 
@@ -148,14 +148,14 @@ class SketchAttention:
         self.state.box = None
 
     def merge(self) -> None:
-        """Sort what was added lately into the tables now; otherwise it is done when it pays."""
+        """Sort the newest keys into the tables now. Otherwise this is done when it pays."""
         if self.state.index is not None:
             self.state.index.merge()
 
     def query(
         self, query: Annotated[Array, "n_q d"]
     ) -> tuple[Annotated[Array, "n_q M"], Annotated[Array, "n_q M"]]:
-        """Return the different keys that the tables have for each query.
+        """Return the distinct keys that the tables return for each query.
 
         Returns
         -------
@@ -266,10 +266,10 @@ class SketchAttention:
 
         Notes
         -----
-        A hash of your own is code and is not written, so `load` asks for it. Not the tables are
-        written but the signatures, from which they are sorted again. That is faster than to hash
-        again, and the same to the last bit. bfloat16 is stored as float32, which holds it exactly.
-        Removed keys are written too, so that ids stay.
+        A hash of your own is code and is not written, so `load` asks for it. The file holds the
+        signatures instead of the tables, which are sorted again from them. That is faster than
+        hashing again, and the same to the last bit. bfloat16 is stored as float32, which holds it
+        exactly. Removed keys are written, too, so that ids stay.
 
         Examples
         --------
@@ -296,7 +296,7 @@ class SketchAttention:
         impl: str | None = None,
         hash: Any = None,
     ) -> "SketchAttention":
-        """Return the sketch of a file that `save` wrote. It answers as that one, with the same ids.
+        """Return the sketch of a file that `save` wrote. Its answers and ids are the same.
 
         Parameters
         ----------

@@ -52,9 +52,9 @@ class BucketIndex(SignatureIndex):
 
     Notes
     -----
-    On average ``add`` costs O(L log n) a row and ``remove`` O(1); a look-up costs O(L) and what it
-    finds. Removed rows are skipped, and dropped when they are a quarter of all. A query that meets
-    a bucket of a million equal vectors reads them all.
+    On average ``add`` costs O(L log n) per row and ``remove`` O(1). A look-up costs O(L) plus what
+    it finds. Removed rows are skipped, and dropped when they are a quarter of all. A query that
+    meets a bucket of a million equal vectors reads them all.
 
     Examples
     --------

@@ -33,8 +33,8 @@ class Prepared:
     """A hash, keys, values and tables in the form that one launch takes.
 
     Keys and values have one float dtype, which is that of the queries to come, and the rows of the
-    index. The hash is None if queries come with signatures; it knows the chance P that a key is
-    found, and a P below 1e-30 counts as 1e-30. Arguments are not checked.
+    index. The hash is None if queries come with signatures. It gives the probability P that a key
+    is found, and a P below 1e-30 counts as 1e-30. Arguments are not checked.
     """
 
     def __init__(

@@ -45,7 +45,7 @@ class Reference:
         return self.hash.signatures(x)
 
     def retrieval_probability(self, query: Array, key: Array) -> Array:
-        """Return the chance that each key is found by its query in at least one table."""
+        """Return the probability that each key is found by its query in at least one table."""
         return self.hash.retrieval_probability(query, key)
 
     def output(self, state: SketchState, query: Array) -> Any:
@@ -67,8 +67,8 @@ class Reference:
 class Kernel(Reference, abc.ABC):
     """An engine whose kernel never pads candidates, so that all queries are answered at once.
 
-    The plain functions do what is not compiled: hashes that are not in `hashes`, chances of hashes
-    other than `SimHash` and `StableHash`, and dtypes that are not in `dtypes`.
+    The plain functions do what is not compiled: hashes that are not in `hashes`, probabilities of
+    hashes other than `SimHash` and `StableHash`, and dtypes that are not in `dtypes`.
     """
 
     hashes: tuple[type, ...] = (SimHash, StableHash)

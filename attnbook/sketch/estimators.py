@@ -193,7 +193,7 @@ def importance(
     """
     _check(candidates, scores=scores, probability=probability)
     xp = array_namespace(scores)
-    # a place without a key has no chance that means anything
+    # a place without a key has no probability
     safe = xp.where(candidates.distinct, probability, xp.ones_like(probability))
     return _over_all(scores - log_chance(safe), candidates.distinct)
 

@@ -24,9 +24,10 @@ class Evidence:
     candidates : int64 array, shape (n_q,)
         How many different keys were scored one by one: keys from the tables and keys in the window.
     found_probability : array, shape (n_q,)
-        The chance, over the draw of the tables, to find the scored key with the largest weight. It
-        is 1 for a key in the window. A small chance says that the key was found by luck and that
-        others like it were missed. NaN where nothing was scored or the hash knows no probabilities.
+        The probability, over the draw of the tables, that they find the scored key with the largest
+        weight. It is 1 for a key in the window. A small probability says that the key was found
+        by luck and that others like it were missed. NaN where nothing was scored or the hash has
+        no probabilities.
     missed_mass : array, shape (n_q,)
         An estimate of 1 − A_R, the share of the exact softmax on keys that were not scored. It
         comes from the candidates, each of which stands for 1 / P keys like it; keys unlike all of
@@ -76,7 +77,7 @@ def evidence_of(
 
 
 def found_probability_of(state: SketchState, q: Array, near: NearKeys) -> Array:
-    """Return the chance that the best of the near keys would be found, NaN where there is none."""
+    """Return the probability that the tables find the best near key, NaN where there is none."""
     xp = array_namespace(q)
     nan = xp.full_like(near.mass, xp.nan)
     if not state.settings.knows_chances:

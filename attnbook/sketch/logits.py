@@ -5,7 +5,7 @@ from attnbook.arrays.empty_rows import finite, maximum, or_one
 
 
 def masked(scores: Array, kept: Array) -> Array:
-    """Return the scores with -inf in the place of each that is not kept."""
+    """Return the scores with -inf in place of those that are not kept."""
     xp = array_namespace(scores)
     return xp.where(kept, scores, xp.full_like(scores, -xp.inf))
 

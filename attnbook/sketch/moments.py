@@ -222,7 +222,7 @@ class Moments(ArrayTree):
                        \Bigl(1 - \frac{\varphi(a)}{\sigma_c\,\Phi(a)}\Bigr).
 
         counts : array, shape (..., n_q, n_cells), optional
-            How many keys of each cell to count for each query, in the place of n_c. It is 0 for a
+            How many keys of each cell to count for each query, instead of n_c. It is 0 for a
             cell whose keys are scored one by one.
 
         Returns

@@ -1,4 +1,4 @@
-"""The chance that the tables return a key for a query, in compiled loops."""
+"""The probability that the tables return a key for a query, in compiled loops."""
 
 import math
 from typing import NamedTuple
@@ -11,11 +11,11 @@ from attnbook.hashing.stable_hash import StableHash
 
 
 class RetrievalTable(NamedTuple):
-    """The chance P that a key is found, in a form that a compiled loop reads quickly.
+    """The probability P that a key is found, in a form that a compiled loop reads quickly.
 
-    Let u = r/(r + c) for a `StableHash` and u = 1 − θ/π for a `SimHash`. The chance p of one equal
-    code is u times a smooth function between 1/√(2π) and 1. `ratio` holds that function at even
-    steps of u from 0 to 1. Linear interpolation gives p with a relative error below 1e-7.
+    Let u = r/(r + c) for a `StableHash` and u = 1 − θ/π for a `SimHash`. The probability p that
+    one code agrees is u times a smooth function between 1/√(2π) and 1. `ratio` holds that function
+    at even steps of u from 0 to 1. Linear interpolation gives p with a relative error below 1e-7.
     """
 
     ratio: np.ndarray
@@ -25,7 +25,7 @@ class RetrievalTable(NamedTuple):
 
     @classmethod
     def of(cls, hash: SimHash | StableHash) -> "RetrievalTable":
-        """Tabulate the chances of `hash`."""
+        """Tabulate the probabilities of `hash`."""
         if isinstance(hash, SimHash):
             return cls(np.ones(2), 0.0, hash.n_projections, hash.n_tables)
         u = np.linspace(0, 1, 2**12 + 1)
@@ -37,7 +37,7 @@ class RetrievalTable(NamedTuple):
 
 @compile_inner
 def retrieval_chance(query, i, key, row, table, least):
-    """Return the chance that query i finds `row` in some table, or `least` if that is larger.
+    """Return the probability that query i finds `row` in some table, or `least` if that is larger.
 
     It is `retrieval_probability` of the hash.
     """

@@ -121,7 +121,7 @@ class Prepared:
         Queries have the dtype and width of the keys. `signatures` has equally many columns for each
         table, side by side; without it the call hashes the queries, and returns None if one of them
         has no signature because it holds NaN or infinity. A row counts if it is below `before`.
-        With `weigh` the chances to be found are computed whatever the estimator is. A query costs
+        With `weigh` the probabilities to be found are computed for every estimator. A query costs
         O(L), and O(d + d_v) for each of its candidates. The scratch is some 70 bytes for each place
         in the buckets of the query that has the most.
         """

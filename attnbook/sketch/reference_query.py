@@ -71,7 +71,7 @@ def near(
 ) -> NearKeys:
     """Return the estimate from the tables for queries whose signatures are `columns`.
 
-    Without `weigh` the chances to be found are computed only if the estimator needs them.
+    Without `weigh` the probabilities to be found are computed only if the estimator needs them.
     """
     settings, xp = state.settings, array_namespace(query)
     found = candidates(state, columns, visible)

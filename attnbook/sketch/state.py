@@ -45,8 +45,8 @@ class Settings:
                 raise ValueError(f"n_probes must be 1 for impl 'cupy', got {self.n_probes}")
             if estimator == "importance":
                 raise ValueError(
-                    "n_probes must be 1 for estimator 'importance': the chance to be found in one "
-                    f"of several buckets of a table is not known, got {self.n_probes}"
+                    "n_probes must be 1 for estimator 'importance', as the probability to find a "
+                    f"key in several buckets of a table is not known, got {self.n_probes}"
                 )
         if estimator == "importance" and not self.knows_chances:
             raise ValueError(
@@ -61,7 +61,7 @@ class Settings:
 
     @property
     def knows_chances(self) -> bool:
-        """Whether the chance to find a key is known: the hash tells it, for one bucket a table."""
+        """Whether the hash gives the probability to find a key, for one bucket per table."""
         return self.n_probes == 1 and hasattr(self.hash, "retrieval_probability")
 
     def scale_of(self, query: Array) -> float:

@@ -78,7 +78,7 @@ def uniform_tail(
     unseen : boolean array that broadcasts to the shape of `scores`, optional
         **True = counts.** False for a key that this query has scored already or may not see.
     delta : float
-        The chance that an error exceeds its bound, above 0 and at most 0.2.
+        The probability that an error exceeds its bound, above 0 and at most 0.2.
 
     Returns
     -------

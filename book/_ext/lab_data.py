@@ -5,18 +5,25 @@ only if the environment variable ATTNBOOK_LABS_ENCODER is set, and then its weig
 machine (``python -m attnbook models get sentence-encoder``).
 """
 
+import importlib.util
 import json
 import os
 import struct
 from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 import attnbook as ab
 from attnbook import decoding
+from attnbook.data import plays
 from attnbook.models import BertWeights, recorded_sentences, sentence_encoder, writer
+from tools.heads_of_writer import mean_outputs, passages
+
+ROOT = Path(__file__).parents[2]
 
 BEGINNINGS = ("ROMEO:\nI am", "HAMLET:\nGood my", "ROMEO:\nBut soft, what light")
 SHOWN, WIDEST, STEPS = 12, 4, 5
@@ -30,6 +37,9 @@ SPEECHES = (
 """The sentences of `recorded_sentences`, as the plays have them, and the line of `the_writer`."""
 GUESSED = 8
 """How many next tokens figure `guesses` shows."""
+
+DRAWN, TEMPERATURE = 40, 0.8
+"""How many tokens the writer of figure `pruning` draws, and how."""
 
 LONGEST = 64
 """Positions of the sentence encoder that the page has."""
@@ -219,6 +229,59 @@ def rows_of(A, causal):
     ]
 
 
+def pruning_record() -> dict[str, Any]:
+    """Return what figure `pruning` begins with.
+
+    The mean output of each head over passages of the training plays, which takes its place; the
+    heads in the order of their need there; a passage of a play that the writer has never read; and
+    what the whole writer loses on it and writes.
+    """
+    model = the_writer()
+    mean = mean_outputs(model, passages(plays().train, 8)).reshape(-1, 32)  # (layers · h, d)
+    recorded = json.loads((ROOT / "book/data/heads_of_writer.cpu.json").read_text("utf8"))
+    need = np.ravel(recorded["losses"]["mean_on_training_plays"])
+    beginning = passages(plays().validation, 8)[4]  # Julius Caesar
+    passage = beginning[: beginning.index("\n\nCASSIUS:\nBrutus")]
+    prompt = model.tokenizer.encode("BRUTUS:\n").tolist()
+    draws = np.random.default_rng(0).random(DRAWN).round(4).tolist()
+    record = {
+        "megabytes": megabytes()["writer"],
+        "mean": mean.astype(float).round(4).tolist(),
+        "ranked": np.argsort(need, kind="stable").tolist(),
+        "passage": {
+            "ids": model.tokenizer.encode(passage).tolist(),
+            "bytes": len(passage.encode()),
+        },
+        "prompt": prompt,
+        "promptPieces": [piece(i) for i in prompt],
+        "draws": draws,
+        "temperature": TEMPERATURE,
+    }
+    written = [piece(i) for i in drawn_after(prompt, draws)]
+    return record | {"whole": {"bits": model.bits_per_byte(passage), "pieces": written}}
+
+
+def drawn_after(prompt: list[int], draws: list[float], **options: Any) -> list[int]:
+    """Return the tokens on whose pieces of [0, 1) the numbers of `draws` fall."""
+    tokenizer, ids = the_writer().tokenizer, [the_writer().tokenizer.stop, *prompt]
+    for xi in draws:
+        logits = ab.transformer(None, np.array(ids), the_writer().weights, **options)[-1]
+        p = ab.softmax(logits.astype(float) / TEMPERATURE)
+        token = min(int(np.searchsorted(np.cumsum(p), xi, side="right")), len(p) - 1)
+        if token == tokenizer.stop:
+            break
+        ids.append(token)
+    return ids[1 + len(prompt) :]
+
+
+def in_page(name: str) -> ModuleType:
+    """Return a module of ``book/live`` that the page's Python has, too."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"book/live/{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def encoder_of_the_site() -> bytes:
     encoder = sentence_encoder()
     return encoder_file(encoder.weights, encoder.tokenizer.tokens)
@@ -232,6 +295,9 @@ FILES: dict[str, Callable[[], bytes]] = {
     "writer.bin": writer_file,
     "decoding_record.js": lambda: as_module(decoding_record()),
     "heads_record.js": lambda: as_module(heads_record()),
+    "pruning_record.js": lambda: as_module(pruning_record()),
+    "cheating_record.js": lambda: as_module(in_page("cheating").recorded()),
+    "own_attention_record.js": lambda: as_module(in_page("own_attention").recorded()),
 }
 """Files that stand beside the modules of `book/labs` in the site, and what makes each."""
 if os.environ.get("ATTNBOOK_LABS_ENCODER"):

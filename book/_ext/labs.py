@@ -20,7 +20,7 @@ from sphinx.util.docutils import SphinxDirective
 
 FOLDER = Path(__file__).parents[1] / "labs"
 IMPORT = re.compile(r'^import \{(.*)\} from "\./([\w-]+\.js)";$', re.M)
-EXPORTED = re.compile(r"^export (?=(?:(?:async )?function|class|const|let) (\w+))", re.M)
+EXPORTED = re.compile(r"^export (?=(?:(?:async )?function\*?|class|const|let) (\w+))", re.M)
 
 
 def text_of(name: str) -> str:

@@ -33,10 +33,15 @@ LOADED = (
     "live.css",
     "kernel.js",
     "kernel.py",
+    "cheating.py",
+    "own_attention.py",
     "codemirror/codemirror.js",
     "matmul/matmul.py",
     "matmul/loops.so",
 )
+OWN = [Path(name).name for name in LOADED if name.endswith((".py", ".so"))]
+"""What the page's Python imports besides packages."""
+
 FETCHED = [*(Path(name).name for name in LOADED[2:]), "settings.json"]
 """What `live.js` asks for when it needs it."""
 
@@ -210,6 +215,7 @@ def copy_all(app):
         settings["place"] = f"pyodide-{settings['version']}/"
         copy_checked(settings["files"], Path(app.srcdir, own).resolve(), to / settings["place"])
     wheels = [write_wheel(name, app.srcdir, to) for name in ("array-api-compat", "attnbook")]
+    settings["own"] = OWN
     settings["wheels"] = [addressed(path) for path in wheels]
     (to / "settings.json").write_text(json.dumps(settings), encoding="utf8")
 

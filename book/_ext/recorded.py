@@ -320,7 +320,7 @@ def _row(cells: list[str]) -> nodes.row:
 
 def _entry(cell: str) -> nodes.entry:
     """Return a cell that says how it may break: a figure never, and words where they are many."""
-    kind = ["figure"] if FIGURE.match(cell) else ["words"] if len(cell) > MANY else []
+    kind = ["amount"] if FIGURE.match(cell) else ["words"] if len(cell) > MANY else []
     return nodes.entry("", nodes.paragraph(cell, cell), classes=kind)
 
 

@@ -15,10 +15,11 @@ export function load(name) {
   return asked[name];
 }
 
-// Run a generator to its end, a few steps at a time, so that the page never waits; return its result.
-async function inSlices(steps) {
+// Run a generator to its end, a few steps at a time, so that the page never waits; return its result,
+// or nothing if it is no longer wanted.
+export async function inSlices(steps, isWanted = () => true) {
   let since = performance.now();
-  for (;;) {
+  while (isWanted()) {
     const { done, value } = steps.next();
     if (done) return value;
     if (performance.now() - since > 12) {

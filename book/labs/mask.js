@@ -108,10 +108,10 @@ function draw(state, found, width) {
 
 function says({ layers, chosen }, { reach, leaks }) {
   const seen = range(N).filter((j) => reach[chosen][j]);
-  const through = `Through ${layers} ${layers === 1 ? "layer" : "layers"} the output at place ${chosen}, “${WORDS[chosen]}”, depends on ${seen.length === 1 ? "place" : "places"} ${listed(seen)}.`;
-  if (!leaks.length) return `${through} No output depends on a later place.`;
+  const through = `Through ${layers} ${layers === 1 ? "layer" : "layers"} the output at position ${chosen}, “${WORDS[chosen]}”, depends on ${seen.length === 1 ? "position" : "positions"} ${listed(seen)}.`;
+  if (!leaks.length) return `${through} No output depends on a later position.`;
   const bad = range(N).filter((i) => leaks.some(([output]) => output === i));
-  return `${through} The outputs at ${listed(bad)} depend on later places: the mask leaks.`.replace(/outputs at (\d) depend/, "output at $1 depends");
+  return `${through} The outputs at ${listed(bad)} depend on later positions: the mask leaks.`.replace(/outputs at (\d) depend/, "output at $1 depends");
 }
 
 /* Where a part "cell-2-3" stands. */
@@ -147,7 +147,7 @@ export const lab = {
   controls: [
     {
       kind: "choice", key: "form", label: "Mask",
-      options: [["causal", "causal"], ["window", "window of 2"], ["prefix", "prefix of 3"], ["slip", "one place too far"]],
+      options: [["causal", "causal"], ["window", "window of 2"], ["prefix", "prefix of 3"], ["slip", "one position too far"]],
       change: (form) => ({ mask: maskOf(form) }),
     },
     { kind: "slider", key: "layers", label: "Layers", min: 1, max: 4, step: 1 },

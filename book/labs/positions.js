@@ -63,7 +63,7 @@ function railPanel({ distance, place }, width) {
     circle(kx, 66, 6, { class: "fill-blue" }),
     text(clamp(kx, 70, width - 20), 56, KEY_WORD, { class: "halo", anchor: "middle" }),
     text(clamp(qx, 80, width - 30), 7, QUERY_WORD, { class: "halo", anchor: "middle" }),
-    knob(qx, 28, "query", "Place of the query", `place ${place + distance}, ${distance} after the key`, place + distance),
+    knob(qx, 28, "query", "Position of the query", `position ${place + distance}, ${distance} after the key`, place + distance),
   ];
 }
 
@@ -95,8 +95,8 @@ function dialPanel({ base }, { query, key, parts }, top, width) {
   return [
     text(0, top, "What each pair of features adds", { class: "strong" }),
     range(PAIRS).map((l) => dial(query[l], key[l], parts[l], (l % row + 0.5) * step, top + 34 + Math.floor(l / row) * 104, longest)),
-    text(0, bottom, `← one turn in ${grouped(turn(0))} places`, { class: "minor" }),
-    text(width, bottom, `one turn in ${grouped(turn(PAIRS - 1))} places →`, { class: "minor", anchor: "end" }),
+    text(0, bottom, `← one turn in ${grouped(turn(0))} positions`, { class: "minor" }),
+    text(width, bottom, `one turn in ${grouped(turn(PAIRS - 1))} positions →`, { class: "minor", anchor: "end" }),
   ];
 }
 
@@ -110,10 +110,10 @@ function curvePanel({ distance, kind }, { scores, still, score }, top, width) {
   const points = (list) => list.map((value, away) => [x(away), y(value)]);
   return [
     text(0, top - 10, "Score by distance", { class: "strong" }),
-    text(width, top - 10, "dashed: the key at place 0", { class: "minor", anchor: "end" }),
+    text(width, top - 10, "dashed: the key at position 0", { class: "minor", anchor: "end" }),
     (kind === "rotary" ? [-20, -10, 0, 10] : [0, 5, 10, 15]).map((value) => [line(x(0), y(value), x(FARTHEST), y(value), { class: "grid" }), text(x(0) - 6, y(value) + 4, number(value, 0), { class: "minor", anchor: "end" })]),
     range(7).map((i) => text(x(4 * i), top + 178, 4 * i, { class: "minor", anchor: "middle" })),
-    text(x(FARTHEST), top + 194, "places from the key to the query", { class: "minor", anchor: "end" }),
+    text(x(FARTHEST), top + 194, "positions from the key to the query", { class: "minor", anchor: "end" }),
     curve(points(still), { class: "line-soft dashed" }),
     curve(points(scores), { class: "line-green", "stroke-width": 2.5 }),
     line(x(distance), y(low), x(distance), y(score), { class: "axis dashed" }),
@@ -128,7 +128,7 @@ function draw(state, found, width) {
 }
 
 function says({ kind, distance, place }, { score, scores, still, ofSines }) {
-  const where = distance ? `${distance} place${distance > 1 ? "s" : ""} after` : "at the place of";
+  const where = distance ? `${distance} position${distance > 1 ? "s" : ""} after` : "at the position of";
   const change = Math.max(...scores.map((value, i) => Math.abs(value - still[i])));
   const then = place ? `A shift of both by ${place}` : "Shift both, and see what changes.";
   if (kind === "rotary") {
@@ -152,7 +152,7 @@ export const lab = {
   controls: [
     { kind: "choice", key: "kind", label: "Positions", options: [["rotary", "Rotary"], ["sines", "Sines, added"]] },
     { kind: "slider", key: "place", label: "Shift both by", min: 0, max: LATEST, step: 1 },
-    { kind: "slider", key: "base", label: "Base of the rates", min: 2, max: 6, step: 1, show: (base) => grouped(10 ** base) },
+    { kind: "slider", key: "base", label: "Base of the frequencies", min: 2, max: 6, step: 1, show: (base) => grouped(10 ** base) },
   ],
   numbers,
   draw,

@@ -68,6 +68,23 @@ export function besides(label) {
 
 const LATER = /^(?:U\+[\dA-F]+|◌?.)(?=\[[2-4][–/])/u;
 
+/* Text in lines of at most `most` letters, broken at spaces where there is one. */
+export function linesOf(words, most) {
+  const lines = [];
+  for (let line of words.split("\n")) {
+    while (columnsOf(line) > most) {
+      const letters = Array.from(line);
+      let end = letters.length;
+      while (end > 1 && columnsOf(letters.slice(0, end).join("")) > most) end--;
+      const gap = letters.slice(0, end + 1).lastIndexOf(" ");
+      lines.push(letters.slice(0, gap > 0 ? gap : end).join(""));
+      line = letters.slice(gap > 0 ? gap + 1 : end).join("");
+    }
+    lines.push(line);
+  }
+  return lines;
+}
+
 /* How many columns words take in fixed-width type: two for a Chinese character or an emoji, none for a mark. */
 export function columnsOf(words) {
   const wide = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}\p{Emoji_Presentation}\u3000-\u303f\uff01-\uff60]/u;

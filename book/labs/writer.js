@@ -75,12 +75,25 @@ export class Writer {
     this.tokenizer = new BytePairs(merges);
     this.width = this.d_model / this.heads; // of a head
     this.weights = arrays;
+    this.replaced = new Map();
+    this.forget();
+  }
+
+  forget() {
     const room = this.context * this.kv_heads * this.width;
     const empty = () => Array.from({ length: this.layers }, () => new Float32Array(room));
     this.keys = empty();
     this.values = empty();
     this.ids = []; // what the cache holds
     this.rows = []; // where each token looked: a row of weights for each layer and head
+  }
+
+  // The same writer, with a cache of its own, in which some heads always give the same: a map from the number of
+  // the head, layer · heads + head, to its row.
+  replacing(replaced) {
+    const other = Object.assign(Object.create(Writer.prototype), this, { replaced });
+    other.forget();
+    return other;
   }
 
   // Return what of `ids` must still be read: the cache keeps what it holds of them, except the last,
@@ -144,6 +157,8 @@ export class Writer {
         const at = (j * kv_heads + shared) * width;
         for (let i = 0; i < width; i++) joined[h * width + i] += a[j] * values[at + i];
       }
+      const row = this.replaced.get(layer * heads + h);
+      if (row) joined.set(row, h * width);
       A.push(a);
     }
     return [joined, A];

@@ -110,7 +110,7 @@
         const absolute = (file) => ({ ...file, url: new URL(file.url, home).href });
         worker.postMessage({
           ...settings, kind: "start", place, draws: this.plots,
-          own: ["kernel.py", "matmul.py", "loops.so"].map((path) => ({ path, url: home + path + version, bytes: 0 })),
+          own: settings.own.map((path) => ({ path, url: home + path + version, bytes: 0 })),
           wheels: settings.wheels.map(absolute), data: data.map(absolute),
         });
       });
@@ -163,7 +163,7 @@
       this.wait(`${cell.label} runs …`, cell.seconds);
       const end = await new Promise((resolve) => {
         this.finish = resolve;
-        this.worker.postMessage({ kind: "run", source, leash: this.leash, draws: draws(source), soon: this.plots });
+        this.worker.postMessage({ kind: "run", source, leash: this.leash, draws: draws(source), soon: !!cell.box && this.plots });
       });
       URL.revokeObjectURL(this.leash);
       const seconds = ((performance.now() - began) / 1000).toFixed(1);
@@ -211,6 +211,8 @@
       this.tell("Restarted. No cell has run.");
     },
   };
+
+  window.attnbookPython = python;
 
   // ---------------------------------------------------------------- the line at the foot of the page
 

@@ -77,6 +77,39 @@ def mask_of(case, size):
     return (torch.arange(case["m"] * size) % 3 > 0).expand(case["n_q"], -1) & case["mask"]
 
 
+COUNTED = {
+    "every label": slice(None),
+    "no label of a prompt": slice(7, None),
+    "labels of one shard alone": [0, 1, 22, 23],
+}
+"""Which of 24 labels count, for zigzag shards of one to four processes."""
+
+
+def model(size=5, n=24):
+    """Return the parameters of a model of two layers, and a text whose labels are shifted by one.
+
+    The text is cut after the shift: the label of a shard's last token lies in another shard.
+    """
+    rng = np.random.default_rng(11)
+    shapes = {"tokens": (7, size), "positions": (n, size)}
+    shapes |= {f"{x}{i}": (size, size) for i in range(2) for x in "qkvo"}
+    weights = {
+        x: torch.tensor(0.5 * rng.normal(size=s), requires_grad=True) for x, s in shapes.items()
+    }
+    text = torch.tensor(rng.integers(7, size=n + 1))
+    return weights, text[:-1], text[1:]
+
+
+def losses_of(weights, ids, labels, positions, attend):
+    """Return the loss of each token, by `attend(query, key, value)` in every layer."""
+    x = weights["tokens"][ids] + weights["positions"][positions]
+    for i in range(2):
+        q, k, v = (x @ weights[f"{name}{i}"] for name in "qkv")
+        x = x + attend(q, k, v) @ weights[f"o{i}"]
+    logits = x @ weights["tokens"].T
+    return torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+
+
 SKETCHES = {
     "union": {"estimator": "union", "library": "torch", "dtype": "float64"},
     "importance": {"estimator": "importance", "library": "numpy", "dtype": "float64"},

@@ -31,6 +31,8 @@ PATIENT = 600
 
 ring_attention = functools.partial(distributed.ring_attention, timeout=PATIENT)
 decode_attention = functools.partial(distributed.decode_attention, timeout=PATIENT)
+global_mean = functools.partial(distributed.global_mean, timeout=PATIENT)
+sum_gradients = functools.partial(distributed.sum_gradients, timeout=PATIENT)
 ShardedSketch = functools.partial(distributed.ShardedSketch, timeout=PATIENT)
 
 
@@ -59,6 +61,28 @@ def ring(rank, size, cases, group=None):
         assert output.dtype == inputs[0].dtype
         output.backward(grad)
         found[name] = [plain(x) for x in (output, *(x.grad for x in inputs))]
+    return found
+
+
+def train(rank, size, group=None, layout="zigzag"):
+    """Return the loss and the gradients of a training step on shards, for each choice of labels."""
+    found = {}
+    for name, counted in ring_cases.COUNTED.items():
+        weights, *whole = ring_cases.model()
+        weights["unused"] = torch.ones(2, dtype=torch.float64, requires_grad=True)
+        mask = torch.zeros(24, dtype=torch.bool)
+        mask[counted] = True
+        whole += [torch.arange(24), mask]
+        ids, labels, positions, mask = (
+            shard_sequence(x, size, layout, axis=0)[rank] for x in whole
+        )
+        attend = functools.partial(ring_attention, group=group, is_causal=True, layout=layout)
+        losses = ring_cases.losses_of(weights, ids, labels, positions, attend)
+        losses = torch.where(mask, losses, torch.nan)  # a label that does not count may be anything
+        loss = global_mean(losses, mask, group=group)
+        loss.backward()
+        sum_gradients(weights.values(), group=group)
+        found[name] = plain(loss), {x: plain(w.grad) for x, w in weights.items()}
     return found
 
 
@@ -107,7 +131,27 @@ def errors(rank, size):
         "twice": caught(second_order),
         "no keys": caught(ShardedSketch(SketchAttention(hash)).attention_output, x[0]),
         "evidence": caught(answer, x[0].numpy(), hash, return_evidence=rank == 0),
+        "reductions": [
+            caught(global_mean, torch.ones(3, dtype=torch.int64)),
+            caught(global_mean, torch.ones(3), torch.ones(3)),
+            caught(global_mean, torch.ones(3), torch.ones(2) > 0),
+            caught(global_mean, [1.0]),
+            caught(sum_gradients, [torch.ones(3), 1]),
+        ],
+        "parameters": caught(sum_gradients, [torch.ones(3 + rank // 2)]),
+        "no label": plain(global_mean(torch.ones(3), torch.ones(3) < 0)),
+        "half": half(),
     }
+
+
+def half():
+    """Return a mean and a gradient of float16, of numbers that are lost if float16 adds them."""
+    mean = global_mean(torch.ones(3000, dtype=torch.float16))
+    x = torch.zeros(3, dtype=torch.float16, requires_grad=True)
+    x.grad = torch.full_like(x, 0.9)
+    x.grad[dist.get_rank()] = 2048
+    sum_gradients([x])
+    return float(mean), x.grad.tolist()
 
 
 def apart(rank):
@@ -136,21 +180,41 @@ def apart(rank):
     }
 
 
-def messages():
-    """Return the bytes of what each call gathers, and its output, if it compares and if not."""
-    x, found = torch.ones(2, 4, 3), {}
-    gather = Processes.gather
-    for name, call in (("ring", ring_attention), ("decode", decode_attention)):
-        for compare in (True, False):
-            sizes = []
+def messages(pair):
+    """Return what each call sends to all processes, in bytes, and its output."""
+    found, sizes = {}, []
+    gather, reduce = dist.all_gather, dist.all_reduce
 
-            def noted(ours, x, what, sizes=sizes):
-                sizes.append(x.nbytes)
-                return gather(ours, x, what)
+    def gathered(parts, x, *arguments, **options):
+        sizes.append(("gather", x.nbytes))
+        return gather(parts, x, *arguments, **options)
 
-            with mock.patch.object(Processes, "gather", noted):
-                output = call(x, x, x, compare=compare)
-            found[name, compare] = sizes, plain(output)
+    def reduced(x, *arguments, **options):
+        sizes.append(("reduce", x.nbytes))
+        return reduce(x, *arguments, **options)
+
+    def noted(call, *arguments, **options):
+        sizes.clear()
+        output = call(*arguments, **options)
+        return list(sizes), None if output is None else plain(output)
+
+    losses = torch.ones(3, dtype=torch.bfloat16)
+    calls = {"ring": ring_attention, "decode": decode_attention}
+    with (
+        mock.patch.object(dist, "all_gather", gathered),
+        mock.patch.object(dist, "all_reduce", reduced),
+    ):
+        for name, call in calls.items():
+            for length in (4, 4, 6, 4):
+                x = torch.ones(2, length, 3, dtype=torch.float16)
+                found.setdefault(name, []).append(noted(call, x, x, x))
+        x = torch.ones(2, 4, 3, dtype=torch.float16)
+        in_pair = dist.get_rank(pair) >= 0
+        found["pair"] = [noted(ring_attention, x, x, x, group=pair)[0] for _ in range(2 * in_pair)]
+        found["impl"] = noted(ring_attention, x, x, x, impl="numba")[0]
+        found["mean"] = [noted(global_mean, losses)[0] for _ in range(2)]
+        parameters = [torch.ones(n, requires_grad=True) for n in (2, 3)]
+        found["gradients"] = [noted(sum_gradients, parameters)[0] for _ in range(2)]
     return found
 
 
@@ -224,13 +288,18 @@ def main(job, rank, size, folder):
         found |= {"ring": ring(rank, size, ring_cases.RING), "decode": decode(rank, size)}
         found |= {"sketch": sketch(rank, size), "errors": errors(rank, size)}
         found |= {"apart": apart(rank), "own scale": own_scale(rank, size)}
-        found |= {"messages": messages(), "references": references()}
+        pair = dist.new_group([0, 2])
+        found |= {"messages": messages(pair), "references": references()}
+        found["train"] = {3: train(rank, 3), "striped": train(rank, 3, layout="striped")}
+        found["train"][1] = train(0, 1, [dist.new_group([r]) for r in range(3)][rank])
+        found["train"][2] = train(rank // 2, 2, pair) if rank != 1 else None
         found["few queries"] = few_queries()
     else:
         pair = dist.new_group([1, 3])
         if rank in (1, 3):
             found["pair"] = ring(rank // 2, 2, ring_cases.PLAIN_RING, pair)
         found["four"] = ring(rank, size, ring_cases.PLAIN_RING)
+        found["train"] = train(rank, size)
         dist.barrier()
         (folder / f"{rank}.before").write_bytes(pickle.dumps(found))
         found["lost"] = lost(rank, size)

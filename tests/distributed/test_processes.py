@@ -1,5 +1,6 @@
 """What processes say where arguments do not fit, and where one of them is killed."""
 
+import gc
 import re
 import signal
 from datetime import timedelta
@@ -9,9 +10,8 @@ import numpy as np
 import pytest
 import ring_cases
 import torch
-import torch.distributed as dist
 
-from attnbook.distributed.processes import Processes
+from attnbook.distributed.processes import AGREED, Processes
 
 SAME = "all ranks must have "
 
@@ -105,32 +105,64 @@ def test_a_hash_in_arrays_of_another_library_is_the_same(equal):
     assert [of_rank["apart"]["library"] for of_rank in equal] == [("nothing", "")] * 3
 
 
-def test_a_call_that_has_been_compared_sends_no_comparison(equal):
-    state = 4 * 2 * 4 * (3 + 2)  # float32: 2 heads of 4 queries, values of width 3, two sums
-    own = {"ring": [], "decode": [state]}
-    for of_rank in equal:
+def test_what_a_group_has_agreed_on_it_does_not_compare_again(equal):
+    compared = ("gather", 512)
+    for rank, of_rank in enumerate(equal):
         found = of_rank["messages"]
-        for name, gathered in own.items():
-            assert found[name, True][0] == [512, *gathered]
-            assert found[name, False][0] == gathered
-            np.testing.assert_array_equal(found[name, True][1], found[name, False][1])
+        for name in ("ring", "decode"):
+            # float32: 2 heads, values of width 3 and two sums a query
+            own = [("gather", 4 * 2 * n * (3 + 2)) if name == "decode" else None for n in (4, 6)]
+            short, long = ([x] if x else [] for x in own)
+            sent = [x for x, _ in found[name]]
+            assert sent == [[compared, *short], short, [compared, *long], short]
+            np.testing.assert_array_equal(found[name][0][1], found[name][1][1])
+        assert found["pair"] == ([[compared], []] if rank != 1 else [])  # another group asks anew
+        assert found["impl"] == [compared]
+        assert found["mean"] == [[compared, ("reduce", 8)], [("reduce", 8)]]
+        assert found["gradients"] == [[compared, ("reduce", 20)], [("reduce", 20)]]
 
 
-@pytest.mark.parametrize(
-    ("backends", "on", "expected"),
-    [
-        ("cpu:gloo", "cuda:1", "cpu"),
-        ("cpu:gloo,cuda:nccl", "cuda:1", "cpu"),  # no wait for the GPU
-        ("cuda:nccl", "cuda:1", "cuda:1"),
-        ("cuda:nccl", "cpu", "cuda:3"),  # which it refuses later: it is on the current one
-    ],
-)
-def test_a_message_lies_where_the_group_can_pass_it(monkeypatch, backends, on, expected):
-    monkeypatch.setattr(dist, "get_backend_config", lambda group: backends)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
-    x = mock.Mock(spec=torch.Tensor, device=torch.device(on), is_cuda=on.startswith("cuda"))
-    processes = Processes(object(), 0, 1, timedelta(seconds=1))
-    assert processes.device_for(x) == torch.device(expected)
+def test_what_was_agreed_on_goes_with_its_group():
+    class Group:
+        pass
+
+    group = Group()
+    AGREED[group] = {"query (2, 4, 3)"}
+    del group
+    gc.collect()
+    assert not [x for x in AGREED if isinstance(x, Group)]
+
+
+def test_its_own_error_is_raised_where_the_others_do_not_ask():
+    processes = Processes(mock.Mock(), 0, 2, timedelta(seconds=1))
+
+    def check():
+        raise ValueError("x must be odd, got 2")
+
+    def fails(*_):
+        raise RuntimeError("rank 0 of 2 failed to gather the shapes")
+
+    with mock.patch.object(Processes, "gather", fails):
+        with pytest.raises(ValueError, match="x must be odd, got 2"):
+            processes.agree(check, torch.ones(2))
+        with pytest.raises(RuntimeError, match="rank 0 of 2 failed"):
+            processes.agree(lambda: (None, ["query"]), torch.ones(2))
+
+
+def test_a_message_lies_where_its_tensor_lies():
+    sent = []
+
+    def gather(ours, x, what):
+        sent.append(x.device)
+        raise RuntimeError("enough")
+
+    with mock.patch.object(Processes, "gather", gather):
+        for about in (torch.ones(2), torch.ones(2, device="meta"), [1.0]):
+            with pytest.raises(RuntimeError, match="enough"):
+                Processes(mock.Mock(), 0, 2, timedelta(seconds=1)).agree(
+                    lambda: (None, ["query"]), about
+                )
+    assert [x.type for x in sent] == ["cpu", "meta", "cpu"]
 
 
 @pytest.mark.parametrize(("on", "limits"), [("cpu", [timedelta(seconds=1)]), ("cuda:1", [])])

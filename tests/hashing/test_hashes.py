@@ -185,7 +185,7 @@ def test_63_bits_fit_and_64_do_not():
     hash = SimHash(np.ones((1, 63, 2)))
     assert hash.signatures(np.ones((1, 2)))[0, 0] == 2**63 - 1
     assert hash.signatures(-np.ones((1, 2)))[0, 0] == 0
-    with pytest.raises(ValueError, match=r"at most 63 projections a table.*64 bits, got 64"):
+    with pytest.raises(ValueError, match=r"at most 63 projections per table.*64 bits, got 64"):
         SimHash(np.ones((1, 64, 2)))
 
 
@@ -406,7 +406,7 @@ WRONG = [
     (lambda: SimHash(ONES[:0]), "each at least 1, got (0, 3, 4)"),
     (lambda: SimHash.init(0, 0), "d must be at least 1, got 0"),
     (lambda: SimHash.init(0, 2, 0), "n_tables must be at least 1, got 0"),
-    (lambda: SimHash.init(0, 2, 1, 64), "at most 63 projections a table"),
+    (lambda: SimHash.init(0, 2, 1, 64), "at most 63 projections per table"),
     (lambda: SimHash.init("a", 2), "rng must be a numpy.random.Generator or an int, got str"),
     (lambda: StableHash.init(0, 2, 0.0), "width must be above 0, got 0.0"),
     (lambda: StableHash.init(0, 2, math.inf), "width must be finite and at least 0, got inf"),

@@ -59,10 +59,10 @@ def test_masks_of_the_package(form, mask):
 @pytest.mark.parametrize(
     ("form", "words"),
     [
-        ("causal", "places 0, 1, 2, 3, 4 and 5. No output depends on a later place."),
-        ("window", "places 2, 3, 4 and 5. No output depends on a later place."),
-        ("prefix", "The outputs at 0 and 1 depend on later places: the mask leaks."),
-        ("slip", "The outputs at 0, 1, 2, 3 and 4 depend on later places: the mask leaks."),
+        ("causal", "positions 0, 1, 2, 3, 4 and 5. No output depends on a later position."),
+        ("window", "positions 2, 3, 4 and 5. No output depends on a later position."),
+        ("prefix", "The outputs at 0 and 1 depend on later positions: the mask leaks."),
+        ("slip", "The outputs at 0, 1, 2, 3 and 4 depend on later positions: the mask leaks."),
     ],
 )
 def test_words(form, words):

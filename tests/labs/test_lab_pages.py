@@ -49,6 +49,24 @@ CUT = """box => [...box.querySelectorAll('text')].filter(e => {
 GLIDE = """box => [...box.querySelectorAll('svg :is(rect, line, circle)')]
     .map(e => getComputedStyle(e).transitionDuration)"""
 
+# Python answers at once, in the place of the page's, which tests/live/test_live_figures.py asks.
+PYTHON = """() => {
+    const text = { bits: 2.5, text: "Ay", error: null };
+    const judged = { one_pass: 2, one_by_one: 3, text: "Ay" };
+    const answers = {
+        "answer(": { found: text, right: text },
+        "begin(": { steps: 120 },
+        "train(": { masked: Array(10).fill(3), unmasked: Array(10).fill(1) },
+        "end(": { masked: judged, unmasked: judged },
+    };
+    const of = source => Object.keys(answers).find(call => source.includes(call));
+    if (globalThis.attnbookPython)
+        globalThis.attnbookPython.run = async guest => {
+            guest.printed = JSON.stringify(answers[of(guest.text)]);
+            return { ok: true };
+        };
+}"""
+
 
 def fulfill(body, kind, route):
     route.fulfill(body=body, content_type=kind)
@@ -66,6 +84,7 @@ class Figure:
             kind = mimetypes.guess_type(file)[0]
             self.tab.route(f"**/{file}", functools.partial(fulfill, body, kind))
         self.visit.open(f"book/{page}.html")
+        self.tab.evaluate(PYTHON)
         self.selector = f"[data-lab={name}]"
         self.box = self.tab.locator(self.selector)
         # What stands above may get its height only while it is passed.

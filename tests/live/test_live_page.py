@@ -231,6 +231,7 @@ def test_a_reader_goes_through_a_chapter(open_chapter, tmp_path):
     nothing_is_loaded_before_run_and_then_the_named_files_alone(reader)
     a_cell_that_needs_others_says_so_and_runs_them(reader)
     run_cells(reader, SHORTEST, 7)
+    a_figure_runs_code_between_cells(reader)
     names_stay_errors_show_and_reset_brings_the_record_back(reader)
     the_keyboard_alone_edits_and_runs(reader)
     for kind in ("py", "ipynb"):
@@ -249,6 +250,19 @@ def test_a_reader_goes_through_a_chapter(open_chapter, tmp_path):
     assert reader.problems == []
     numpy = next(name for name in gather.PINNED["files"] if name.startswith("numpy"))
     a_file_with_other_bytes_is_refused(reader, numpy, tmp_path)
+
+
+def a_figure_runs_code_between_cells(reader):
+    run = """async text => {
+        const guest = { text, label: "A figure", told: "", mark() {}, begin() {}, end() {} };
+        guest.show = message => guest.told += message.text;
+        const end = await window.attnbookPython.run(guest);
+        return [end.ok, guest.told];
+    }"""
+    assert reader.tab.evaluate(run, "import cheating, own_attention\nprint([1])") == [True, "[1]\n"]
+    ok, told = reader.tab.evaluate(run, "1 / 0")
+    assert not ok
+    assert "ZeroDivisionError" in told
 
 
 def nothing_is_loaded_before_run_and_then_the_named_files_alone(reader):

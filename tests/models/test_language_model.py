@@ -305,7 +305,7 @@ def test_the_card_says_what_was_recorded():
     card = (ROOT / "attnbook/models/writer.md").read_text("utf8")
     record, rivals = recorded("writer")["writer"][0], recorded("rivals")["ngrams"]
     assert f"| **the writer** | {record['validation']:.3f} | {record['test']:.3f} |" in card
-    assert f"{record['parameters']:,} numbers" in card
+    assert f"{record['parameters']:,} parameters" in card
     counted = [row for row in rivals if row["cache"] is None]
     assert all(record["validation"] < row["validation"] for row in rivals)
     assert all(record["test"] < row["test"] for row in counted)
@@ -347,7 +347,7 @@ def test_the_card_says_what_was_recorded_of_the_draft():
     bits = record["bits_per_byte"]
     assert f"| **the draft** | {bits['validation']:.3f} | {bits['test']:.3f} |" in card
     size = sum(x.size for x in draft_writer().weights.arrays().values())
-    assert f"{size:,} numbers" in card
+    assert f"{size:,} parameters" in card
     assert f"{record['recipe']['steps']:,} updates" in card
 
 
