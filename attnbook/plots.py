@@ -30,17 +30,17 @@ GREEN = "#0a7a60"
 PINK = "#cf82b4"
 YELLOW = "#ecb52e"
 COLORS = (BLUE, ORANGE, GREEN, PINK, YELLOW)
-"""The order in which lines take their colours (after Okabe and Ito)."""
+"""The colours of lines, in order (after Okabe and Ito)."""
 
 WEIGHTS = matplotlib.colors.LinearSegmentedColormap.from_list(
     "attnbook.weights", [PAPER, "#c4d6e8", "#6d9cc9", BLUE, "#052c52"]
 )
-"""Colour map for quantities from nothing upwards, such as attention weights."""
+"""Colour map for quantities of at least 0, such as attention weights."""
 
 SIGNED = matplotlib.colors.LinearSegmentedColormap.from_list(
     "attnbook.signed", ["#8a3b02", ORANGE, "#f3c49c", PAPER, "#a9c6e1", BLUE, "#052c52"]
 )
-"""Colour map for quantities of both signs, such as scores (orange below zero, blue above)."""
+"""Colour map for quantities of both signs, such as scores (orange below 0, blue above)."""
 
 RC: Any = {
     "figure.facecolor": PAPER,
@@ -81,12 +81,12 @@ RC: Any = {
 
 
 def use_style() -> None:
-    """Draw every following figure of this process in the book's style."""
+    """Draw all further figures of this process in the style of the book."""
     matplotlib.rcParams.update(RC)
 
 
 def style() -> AbstractContextManager[None]:
-    """Return a context in which figures are drawn in the book's style.
+    """Return a context in which figures are drawn in the style of the book.
 
     Examples
     --------
@@ -108,7 +108,7 @@ def heatmap(
     signed: bool = False,
     limit: float | None = None,
 ) -> "pyplot.Axes":
-    """Draw a matrix with one row a query and one column a key.
+    """Draw a matrix with one row per query and one column per key.
 
     Parameters
     ----------
@@ -120,11 +120,12 @@ def heatmap(
         Names of rows and columns, such as tokens; their indices by default.
     title : str
     number_format : str, optional
-        A format such as ``".2f"`` prints each number in its cell.
+        If given, each number is printed in its cell in this format, such as ``".2f"``.
     signed : bool
-        Use the colour map for both signs, centred on 0, in place of the one from 0 upwards.
+        Whether to use the colour map for both signs, centred on 0, instead of the one for values
+        of at least 0.
     limit : float, optional
-        The value that gets the darkest colour; the largest finite magnitude by default.
+        The value with the darkest colour; by default the largest finite absolute value.
 
     Returns
     -------
@@ -133,13 +134,14 @@ def heatmap(
     Raises
     ------
     TypeError
-        If `values` is not an array, `ax` no Axes, `signed` no bool, or labels are no sequence.
+        If `values` is not an array, `ax` is not an Axes, `signed` is not a bool, or labels are not
+        a sequence.
     ValueError
-        If `values` has not 2 axes or a list of labels has the wrong length.
+        If `values` does not have 2 axes, or a list of labels has the wrong length.
 
     Notes
     -----
-    NaN and infinities are left blank.
+    Cells with NaN or an infinity are left blank.
 
     Examples
     --------

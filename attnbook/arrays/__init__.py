@@ -1,1 +1,1 @@
-"""The ground of the package: arrays of any library, what is asked of them, and how they move."""
+"""The basis of the package: arrays of any library, checks of arguments, and moving arrays."""

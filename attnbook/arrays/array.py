@@ -8,8 +8,8 @@ import array_api_compat
 class Array(Protocol):
     """An array of NumPy, CuPy, PyTorch or another Array API library: what all of them can do.
 
-    In signatures ``Annotated[Array, "... n_q d_k"]`` names the axes, leading axes as ``...``. The
-    tests read these strings and check every call against them.
+    In signatures, ``Annotated[Array, "... n_q d_k"]`` names the axes; ``...`` are leading axes.
+    The tests read these strings and check every call against them.
     """
 
     @property

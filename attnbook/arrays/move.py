@@ -40,27 +40,27 @@ def move(
     library_name : str, optional
         One of ``"numpy"``, ``"torch"``, ``"cupy"``, ``"array_api_strict"``; that of `x` by default.
     device : optional
-        A device of that library, such as ``"cuda"`` for PyTorch; its default by default. Within
-        one library an array stays where it is.
+        A device of that library, such as ``"cuda"`` for PyTorch. The default is the library's own
+        default device or, if the library stays the same, the device of `x`.
     dtype : str, optional
-        Name of a dtype of that library, such as ``"float32"``; that of `x` by default, with float32
-        for a bfloat16 that the library lacks, and in the byte order of this machine.
+        Name of a dtype of that library, such as ``"float32"``. The default is the dtype of `x`, in
+        the byte order of this machine; if `x` is bfloat16 and the library lacks it, float32.
 
     Returns
     -------
     array
-        A copy in another library; within one it may share memory with `x`. A move within PyTorch
-        keeps the graph of autograd; a move out of it leaves the graph behind.
+        A copy if the library changes; otherwise the result may share memory with `x`. A move
+        within PyTorch keeps the autograd graph, but a move to another library drops it.
 
     Raises
     ------
     TypeError
         If `x` is not an array.
     ValueError
-        If `library_name` or `dtype` is unknown; the message lists the known ones. If the library
-        cannot hold `x` on this device; the message has its reason.
+        If `library_name` or `dtype` is unknown; the message lists the known ones. Also if the
+        library cannot hold `x` on this device; the message gives the library's reason.
     ImportError
-        If the library is not installed; the message says how to get it.
+        If the library is not installed; the message says how to install it.
 
     Examples
     --------

@@ -1,17 +1,18 @@
-"""Checks for your own code: which mistake it makes, in a sentence, or that it makes none.
+"""Checks for your own code: they name its mistake in a sentence, or confirm that it has none.
 
-Each check runs a function of yours against the reference of this book on awkward sizes (primes, one
-token, one key, scores of 1000, batches, masks), in every array library that is present, and
-compares wrong numbers with models of the classic mistakes. Nothing that your function does ends
-the check: an error, an endless loop or a wrong type becomes part of the report.
+Each check compares a function of yours with the reference of this book on awkward inputs (prime
+sizes, one token, one key, scores of 1000, batches, masks), in every installed array library. If the
+numbers are wrong, the check compares them with models of the classic mistakes. Whatever your
+function does, the check continues: an error, an endless loop or a wrong type becomes part of the
+report.
 
-Four look at a property instead, on any function, module or model: `no_future_leak`,
-`padding_invariance`, `permutation_equivariance` and `heads_are_independent`. And
-`robin_hood_table` runs a hash table beside a dict and shows a short run in which they differ.
+Four checks test a property instead, of any function, module or model: `no_future_leak`,
+`padding_invariance`, `permutation_equivariance` and `heads_are_independent`. Moreover,
+`robin_hood_table` compares a hash table with a dict and shows a short run in which they differ.
 
-A new check is two files in `exercises`: in ``NAME.txt`` the steps of the right computation and a
-line for each way to get it wrong, with a sentence below; in ``NAME.py`` the function `NAME` and the
-cases. What several checks share is in `shared`, and what runs them in `engine`.
+A new check consists of two files in `exercises`. ``NAME.txt`` has the steps of the right
+computation, and a line for each way to get it wrong, with a sentence below. ``NAME.py`` has the
+function `NAME` and the cases. `shared` holds what several checks use, and `engine` runs them.
 """
 
 import importlib

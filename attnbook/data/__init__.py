@@ -1,9 +1,10 @@
-"""Data sets that need no network, and what turns them into batches.
+"""Data sets that need no network, and functions that turn them into batches.
 
-`digits` and `plays` are in the package and `text` in Python itself; `reversal`, `dates` and
-`markov` are drawn from a seed. `Vocabulary` turns characters into ids, `BytePairs` and
-`WordPieces` parts of words, `windows` cuts a long text, `Batches` groups sequences. `record_path`
-finds what was measured for the chapters, `measured_on` says where and with which settings.
+`digits` and `plays` are in the package, and `text` is in Python itself; `reversal`, `dates` and
+`markov` are drawn from a seed. `Vocabulary` turns characters into ids, and `BytePairs` and
+`WordPieces` turn subwords into ids. `windows` splits a long text, and `Batches` groups sequences.
+`record_path` finds the measurements that the chapters show, and `measured_on` says where and with
+which settings they were made.
 """
 
 from attnbook.data.batch import Batch, pad

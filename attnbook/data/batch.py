@@ -14,24 +14,24 @@ from attnbook.masking.masks import padding
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Sequences side by side in int64 arrays, the shorter ones filled up at the end.
+    """Sequences in the rows of int64 arrays; the shorter ones are padded at the end.
 
     Attributes
     ----------
     source : int64 array, shape (b, n_source), or None
         What the encoder reads; None for a language model.
     target : int64 array, shape (b, n_target)
-        What the decoder is to write, from the start to the stop.
+        What the decoder shall write, from the start token to the stop token.
     source_lengths : int64 array, shape (b,), or None
     target_lengths : int64 array, shape (b,)
-        The number of tokens in each row that are not padding, with start and stop.
+        The number of tokens in each row that are not padding, including start and stop.
 
     Raises
     ------
     TypeError
         If an array does not hold ints.
     ValueError
-        If an id or length is negative, a length exceeds the width, or numbers of rows differ.
+        If an id or a length is negative, a length exceeds the width, or the numbers of rows differ.
 
     Examples
     --------
@@ -83,36 +83,36 @@ class Batch:
 
     @property
     def inputs(self) -> Annotated[np.ndarray, "b n"]:
-        """What the decoder reads: the target without its last column, n = n_target - 1.
+        """What the decoder reads: the target without its last column, so n = n_target - 1.
 
-        A shorter row still holds its stop, where the label is padding.
+        A shorter row still contains its stop token, but the label there is padding.
         """
         return self.target[:, :-1]
 
     @property
     def labels(self) -> Annotated[np.ndarray, "b n"]:
-        """What it is to predict: the target one token later, without its first column."""
+        """What the decoder shall predict: the target one token later, without its first column."""
         return self.target[:, 1:]
 
     @property
     def label_mask(self) -> Annotated[np.ndarray, "b n"]:
-        """True where `labels` holds a token, False where padding."""
+        """True where `labels` holds a token, False where it holds padding."""
         return padding(self.target_lengths - 1, self.labels.shape[1])[:, 0]
 
     @property
     def source_mask(self) -> Annotated[np.ndarray, "b 1 1 n_source"] | None:
-        """True where `source` holds a token, with axes for heads and queries; None without one."""
+        """True where `source` holds a token, with axes for heads and queries; None if no source."""
         if self.source is None or self.source_lengths is None:
             return None
         return padding(self.source_lengths, self.source.shape[1])[:, np.newaxis]
 
     def shard(self, rank: int, world: int) -> "Batch":
-        """Return the rows of process `rank` among `world`: rank, rank + world, …
+        """Return the rows of process `rank` among `world` processes: rank, rank + world, …
 
         The shards of all ranks cover the batch and share no row. Their numbers of rows differ by at
-        most 1, and all are as wide as the batch. Their numbers of *tokens* differ, so a mean over
-        the batch is the sum of the shards' losses over the sum of their tokens. A batch with fewer
-        than `world` rows raises a ValueError.
+        most 1, and all shards are as wide as the batch. However, their numbers of *tokens* differ,
+        so the mean over the batch is the sum of the shards' losses divided by the sum of their
+        numbers of tokens. A batch with fewer than `world` rows raises a ValueError.
         """
         world, rank = check_int("world", world, 1), check_int("rank", rank)
         if rank >= world:
@@ -130,18 +130,18 @@ class Batch:
 def pad(
     sequences: Sequence[Any], *, pad: int = Vocabulary.pad
 ) -> tuple[Annotated[np.ndarray, "b n"], Annotated[np.ndarray, "b"]]:
-    """Return sequences of several lengths as one array, filled up at the end, and the lengths.
+    """Return sequences of different lengths as one padded array, and their lengths.
 
     Parameters
     ----------
     sequences : sequence of sequences of ints
     pad : int
-        The id that fills up the rows.
+        The id with which the ends of the rows are padded.
 
     Returns
     -------
     pair of int64 arrays, shapes (b, n) and (b,)
-        n is the greatest length. `attnbook.masking.padding` makes a mask of the lengths.
+        n is the greatest length. `attnbook.masking.padding` makes a mask from the lengths.
 
     Raises
     ------

@@ -12,46 +12,47 @@ from attnbook.data.vocabulary import Vocabulary
 
 
 class Batches:
-    """The batch of every step of a training, as a function of the step.
+    """The batch of every step of a training run, as a function of the step.
 
-    ``batches(step)`` depends on the data, the seed and the step alone: a training that goes on
-    from step 1000 sees the batches that it would have seen without the break. Each epoch of
-    ``len(batches)`` steps shows every example exactly once, in an order of its own, and puts
-    examples of similar length together. For this the order is cut into pools of `pool` batches,
-    each pool is sorted by length and cut into batches, and the batches are shuffled.
+    ``batches(step)`` depends only on the data, the seed and the step, so a run that continues from
+    step 1000 sees the batches that it would have seen without the interruption. Each epoch of
+    ``len(batches)`` steps shows every example exactly once, in an order of its own, and groups
+    examples of similar length. To do so, it splits the order into pools of `pool` batches, sorts
+    each pool by length, splits it into batches, and shuffles the batches.
 
     Parameters
     ----------
     sources : sequence of sequences of ints, or None
-        What the encoder reads, one sequence for each example, none empty; None for a language
-        model.
+        What the encoder reads: one nonempty sequence per example; None for a language model.
     targets : sequence of sequences of ints, or int array of shape (n, length)
         What the decoder writes. An array, such as that of `windows`, is not copied.
     batch_size : int
-        The number of examples in a batch, from 1 to the number of examples. Where it does not
-        divide that number, the sizes of the batches differ by at most one example.
+        The number of examples in a batch, from 1 to the number of examples. If it does not divide
+        that number, the sizes of the batches differ by at most one example.
     seed : int
     start, stop : int or None
-        The ids put before and after each target. None puts nothing, as a language model wants it.
+        The ids before and after each target. With None there is no such id, as a language model
+        needs it.
     pad : int
-        The id that fills up the rows. Masks come from lengths, so it may be a symbol too.
+        The id with which rows are padded. It may be the id of a symbol, too, because masks are
+        computed from lengths.
     pool : int
         The number of batches whose examples are sorted together; 1 sorts nothing. A larger pool
-        needs less padding, but the examples of a batch are more alike: where the length goes with
-        the kind of an example, the gradients of the batches then disagree.
+        needs less padding, but the examples of a batch are more alike. If the length of an example
+        depends on its kind, the gradients of the batches then disagree.
 
     Raises
     ------
     TypeError
         If ids or numbers are not ints.
     ValueError
-        If there are no examples, or not one target for each source; if a source is empty, or a
-        target leaves nothing to predict; if an id is negative, or a target holds the id of start or
-        stop; if `batch_size` or `pool` is out of range.
+        If there are no examples, or the numbers of sources and targets differ; if a source is
+        empty, or a target leaves nothing to predict; if an id is negative, or a target contains the
+        id of start or stop; if `batch_size` or `pool` is out of range.
 
     Notes
     -----
-    Cost: O(n log n) time once an epoch, for its order, which is kept, and O(b n_target) a batch.
+    Cost: O(n log n) time per epoch for its order, which is kept, and O(b n_target) per batch.
 
     References
     ----------
@@ -123,7 +124,7 @@ class Batches:
         return -(-len(self._targets) // self.batch_size)
 
     def __call__(self, step: int) -> Batch:
-        """Return the batch of `step`, which counts from 0 through all epochs."""
+        """Return the batch of `step`; steps are counted from 0 through all epochs."""
         epoch, i = divmod(check_id("step", step), len(self))
         mine = self._epoch(epoch)[i]
         targets = [np.concatenate([self._start, self._targets[j], self._stop]) for j in mine]

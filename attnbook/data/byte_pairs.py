@@ -31,50 +31,50 @@ PRE_TOKEN = re.compile(
 
 @dataclass(frozen=True)
 class BytePairs:
-    r"""Byte-level byte-pair encoding, as in GPT-2: text, bytes, tokens.
+    r"""Byte-level byte-pair encoding (BPE), as in GPT-2: from text to bytes to tokens.
 
-    A pattern cuts a text into pre-tokens, mostly words with the space before them. Each pre-token
-    becomes the bytes of its UTF-8, so that any text has tokens and none is unknown. Then the merges
-    work within each pre-token: of all neighbours that are a pair of `merges` the pair that stands
-    first in `merges` is joined, from left to right, until no neighbours are a pair of `merges`.
+    A pattern splits a text into pre-tokens, which are mostly words with the space before them. Each
+    pre-token becomes its UTF-8 bytes, so that any text has tokens and no token is unknown. Then the
+    merges are applied within each pre-token: among all neighbours that are a pair of `merges`, the
+    pair that comes first in `merges` is joined, from left to right, until no pair is left.
 
-    The ids 0 to 255 are the bytes. Merge number i makes the token 256 + i. After the merges come
-    the special tokens, which no text encodes to: ``encode("<|endoftext|>")`` has the tokens of
-    these 13 characters.
+    The ids 0 to 255 are the bytes. Merge i makes token 256 + i. After the merges come the special
+    tokens, to which no text is encoded. For example, ``encode("<|endoftext|>")`` returns the tokens
+    of these 13 characters.
 
     Attributes
     ----------
     merges : sequence of pairs of int
-        The two ids that each merge joins, in the order in which they were learned: (x, y) joins
-        token x and token y behind it. Kept as a tuple of tuples.
+        The two ids that each merge joins, in the order in which the merges were learned. (x, y)
+        joins token x with a token y that follows it. Stored as a tuple of tuples.
     specials : sequence of str, optional
         The names of the special tokens, one or more. The first one ends a text, and `stop` is its
-        id. Kept as a tuple.
+        id. Stored as a tuple.
 
     Raises
     ------
     TypeError
-        If `merges` are no pairs of ints or `specials` are no str.
+        If `merges` are not pairs of ints, or `specials` are not strings.
     ValueError
-        If a merge joins tokens that it does not find, or stands twice; if no special token or one
-        of them twice is given.
+        If a merge joins tokens that do not exist yet or appears twice, if there is no special
+        token, or if one appears twice.
 
     Notes
     -----
-    GPT-2's pattern needs the package `regex`. This one differs from it in three things. A run of
-    line breaks is a pre-token of its own, so that the empty line between two speeches can be one
-    token. The signs that are numbers but no decimal digits (², ½, Ⅳ) go with the letters. The
+    GPT-2's pattern needs the package `regex`. The pattern here differs from it in three points. A
+    run of line breaks is a pre-token of its own, so that the empty line between two speeches can
+    be one token. Numerals that are not decimal digits (², ½, Ⅳ) are grouped with the letters. The
     separators U+001C to U+001F are spaces, as in `str.isspace`.
 
-    `encode` keeps the ids of up to 65,536 pre-tokens. A pre-token seen before costs a look into a
-    dictionary; a new one of n bytes costs O(n m), where m ≤ n is the number of merges that it uses.
+    `encode` caches the ids of up to 65,536 pre-tokens, so a pre-token seen before costs one look-up
+    in a dictionary. A new one of n bytes costs O(n m), where m ≤ n is the number of merges used.
 
     References
     ----------
     Gage, "A New Algorithm for Data Compression", 1994, merged bytes. Sennrich, Haddow and Birch,
-    "Neural Machine Translation of Rare Words with Subword Units", 2016, made it the vocabulary of
-    a model. Radford et al., "Language Models are Unsupervised Multitask Learners", 2019, began
-    from bytes and kept merges within pre-tokens.
+    "Neural Machine Translation of Rare Words with Subword Units", 2016, used it for the vocabulary
+    of a model. Radford et al., "Language Models are Unsupervised Multitask Learners", 2019, began
+    with bytes and kept merges within pre-tokens.
 
     Examples
     --------
@@ -122,20 +122,20 @@ class BytePairs:
         size: int,
         specials: Sequence[str] = ("<|endoftext|>",),
     ) -> "BytePairs":
-        """Return the byte pairs of `size` tokens that `texts` teach.
+        """Learn an encoding with `size` tokens from `texts`.
 
-        Again and again the pair of neighbours that occurs most often becomes a new token. Pairs are
-        counted in every pre-token as often as it occurs, overlaps included: "aaa" holds two. Of
-        pairs that occur equally often the one of the smaller ids comes first, as in Hugging Face
-        `tokenizers` (whose ids order the bytes otherwise).
+        In each step, the pair of neighbours that occurs most often becomes a new token. Pairs are
+        counted in every occurrence of a pre-token, and overlaps count, so "aaa" contains two. If
+        pairs occur equally often, the one with the smaller ids comes first, as in Hugging Face
+        `tokenizers` (whose ids order the bytes differently).
 
         Parameters
         ----------
         texts : iterable of str
-            What to learn from. A single str is one text.
+            The training texts. A single str is one text.
         size : int
-            How many tokens, the 256 bytes and `specials` included. There are fewer where no pair
-            occurs twice any more.
+            The number of tokens, including the 256 bytes and `specials`. There are fewer if no
+            pair occurs twice any more.
         specials : sequence of str, optional
             The names of the special tokens.
 
@@ -146,15 +146,15 @@ class BytePairs:
         Raises
         ------
         TypeError
-            If `texts` are no texts, `size` is no int or `specials` are no str.
+            If `texts` are not strings, `size` is not an int, or `specials` are not strings.
         ValueError
-            If `size` is below 256 and the number of special tokens, or a text holds a surrogate.
+            If `size` is below 256 plus the number of special tokens, or a text has a surrogate.
 
         Notes
         -----
-        It costs O(n) for n characters to count the pre-tokens, and after that only the distinct
-        ones count: each merge visits those that hold its pair. 4.5 MB of plays teach 2048 tokens in
-        a few seconds.
+        Counting the pre-tokens of n characters costs O(n). After that, only distinct pre-tokens
+        matter, because each merge visits only those that contain its pair. For example, learning
+        2048 tokens from 4.5 MB of plays takes a few seconds.
         """
         specials = _specials(specials)
         size = check_int("size", size, N_BYTES + len(specials))
@@ -174,9 +174,9 @@ class BytePairs:
         return N_BYTES + len(self.merges)
 
     def encode(self, text: str) -> Annotated[np.ndarray, "n"]:
-        """Return the ids of the tokens of `text`, an int64 array; no special token among them.
+        """Return the token ids of `text` as an int64 array, without any special token.
 
-        A text with a surrogate, half of a character that no UTF-8 holds, raises a ValueError.
+        A text with a surrogate, which is half a character and has no UTF-8, raises a ValueError.
         """
         check_text("text", text)
         ids: list[int] = []
@@ -190,37 +190,36 @@ class BytePairs:
         return np.array(ids, dtype=np.int64)
 
     def decode(self, ids: Annotated[Any, "n"]) -> str:
-        """Return the text of `ids` up to the first stop; other special tokens stand for nothing.
+        """Return the text of `ids` up to the first stop; other special tokens are ignored.
 
-        Bytes that are no UTF-8, such as the first half of an "é", become the replacement character
-        U+FFFD. An id below 0 or beyond the tokens raises a ValueError.
+        Bytes that are not valid UTF-8, such as the first half of an "é", become the replacement
+        character U+FFFD. An unknown id raises a ValueError.
         """
         numbers = ids_before(self.stop, ids, len(self), "the number of tokens")
         parts = (self.tokens[i] for i in numbers.tolist() if i < self.stop)
         return b"".join(parts).decode(errors="replace")
 
     def pieces(self, text: str) -> list[str]:
-        """Return each token of `text` as a str, to be shown by the rules of `show`."""
+        """Return each token of `text` as a readable str, by the rules of `show`."""
         return self.show(self.encode(text))
 
     def show(self, ids: Annotated[Any, "n"]) -> list[str]:
-        """Return each token of `ids` as a str, to be shown; a special token by its name.
+        """Return each token of `ids` as a readable str; a special token becomes its name.
 
-        A token that holds a part of a character is shown as the character and the numbers of the
-        bytes that it holds, such as ``é[1/2]`` and ``é[2/2]``. A byte that belongs to no character,
-        such as the first half of an "é" at the end, is shown as ``<0xC3>``. An id below 0 or beyond
-        the tokens raises a ValueError.
+        A token with a part of a character is shown as the character and the numbers of its bytes,
+        for example ``é[1/2]`` and ``é[2/2]``. A byte that belongs to no character, such as the
+        first half of an "é" at the end, is shown as ``<0xC3>``. An unknown id raises a ValueError.
         """
         numbers = ids_before(-1, ids, len(self), "the number of tokens")
         return shown_tokens(self.tokens[i] for i in numbers.tolist())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what `from_dict` makes the byte pairs from again; JSON can hold it."""
+        """Return a dict for `from_dict`, which can be stored as JSON."""
         return {"merges": [list(pair) for pair in self.merges], "specials": list(self.specials)}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "BytePairs":
-        """Return the byte pairs that `to_dict` stored, or raise a ValueError or a TypeError."""
+        """Return the encoding that `to_dict` stored, or raise a ValueError or a TypeError."""
         if not isinstance(stored, Mapping) or set(stored) != {"merges", "specials"}:
             got = sorted(map(str, stored)) if isinstance(stored, Mapping) else type(stored).__name__
             raise ValueError(

@@ -9,20 +9,20 @@ from attnbook.data.ids import ids_of
 
 
 def split_paragraphs(text: str, held_out: float = 0.1) -> tuple[str, str]:
-    """Cut `text` in two between two paragraphs: the first part to learn from, the rest to test.
+    """Split `text` between two paragraphs: the first part for training, the rest for testing.
 
     Parameters
     ----------
     text : str
-        Paragraphs are parted by an empty line.
+        Its paragraphs are separated by an empty line.
     held_out : float
-        The share of the characters in the second part, between 0 and 1. Of all cuts between
-        paragraphs the nearest is taken, and of two the earlier.
+        The share of the characters in the second part, between 0 and 1. The split is made at the
+        nearest boundary between paragraphs and, if two are equally near, at the earlier one.
 
     Returns
     -------
     pair of str
-        Both parts; joined, they are `text`. The first ends with the empty line.
+        Both parts, which together are `text`. The first one ends with the empty line.
 
     Raises
     ------
@@ -34,7 +34,8 @@ def split_paragraphs(text: str, held_out: float = 0.1) -> tuple[str, str]:
     Notes
     -----
     Whole paragraphs at the end are held out, not scattered lines, so no window of the first part
-    shows a piece of the second. What several paragraphs share word by word is in both.
+    contains anything of the second. However, passages that several paragraphs share word for word
+    may be in both.
     Cost: O(n) time and memory.
 
     Examples
@@ -59,7 +60,7 @@ def split_paragraphs(text: str, held_out: float = 0.1) -> tuple[str, str]:
 def windows(
     ids: Annotated[Any, "n"], length: int, *, stride: int = 1
 ) -> Annotated[np.ndarray, "n_windows length_plus_1"]:
-    """Return every stretch of length + 1 ids: `length` inputs, and as many targets one later.
+    """Return all windows of length + 1 ids: `length` inputs and as many targets one token later.
 
     Parameters
     ----------
@@ -68,26 +69,26 @@ def windows(
     length : int
         The number of tokens that the model reads at once, at least 1.
     stride : int
-        How far each window starts behind the one before; with 1 there is a window at every place.
-        With stride = length each token but the first is a target exactly once, up to a rest at the
-        end that fills no window.
+        The distance between the starts of two windows; with 1, a window starts at every token. With
+        stride = length, each token except the first is a target exactly once, apart from a
+        remainder at the end that does not fill a window.
 
     Returns
     -------
     int64 array, shape ((n - length - 1) // stride + 1, length + 1)
-        Row i holds ids[i·stride] to ids[i·stride + length]. `Batches` takes it as its targets;
-        there ``[:, :-1]`` are the inputs and ``[:, 1:]`` the targets.
+        Row i holds ids[i·stride] to ids[i·stride + length]. Pass it to `Batches` as targets; then
+        ``[:, :-1]`` are the inputs and ``[:, 1:]`` the labels.
 
     Raises
     ------
     TypeError
-        If `ids` or a number are not ints.
+        If `ids` or a number is not an int.
     ValueError
         If there are fewer than length + 1 ids, one of them is negative, or a number is below 1.
 
     Notes
     -----
-    Cost: O(1): a read-only view of `ids`, however much the windows overlap.
+    Cost: O(1), because the result is a read-only view of `ids`, however much the windows overlap.
 
     Examples
     --------

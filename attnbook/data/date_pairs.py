@@ -18,14 +18,14 @@ CASES = (str, str.lower, str.upper)
 
 @dataclass(frozen=True)
 class Dates:
-    """Pairs of a date in words or figures and the same date by ISO 8601.
+    """Pairs of a date in words or figures and the same date in ISO 8601.
 
     Attributes
     ----------
     train, test : tuples of pairs of str
-        Such as ("Saturday, 21 November 2026", "2026-11-21"). No day is in both, in any style.
+        For example ("Saturday, 21 November 2026", "2026-11-21"). No day is in both, in any style.
     vocabulary : Vocabulary
-        All characters that any day may need in the languages of these pairs, drawn or not.
+        All characters that any day in the languages of these pairs may need, drawn or not.
     """
 
     train: tuple[tuple[str, str], ...]
@@ -40,15 +40,15 @@ def dates(
     *,
     languages: Sequence[str] = ("de", "en", "es", "fr", "it"),
 ) -> Dates:
-    """Draw days and write each in one of the ways of `written`.
+    """Draw random days and write each of them in one of the ways of `written`.
 
     Parameters
     ----------
     rng : numpy.random.Generator or int
-        Where the numbers come from; an int is a seed.
+        The source of the random numbers; an int is a seed.
     n_train, n_test : int
         The numbers of pairs. One day in ten is set aside for the test before any pair is drawn.
-        Each pair then takes a day of its side, a language, a style and a case, all equally likely.
+        Then each pair gets a day from its part, a language, a style and a case, all equally likely.
     languages : sequence of str
         Some of "de", "en", "es", "fr" and "it".
 
@@ -65,12 +65,12 @@ def dates(
 
     Notes
     -----
-    The days are those of the hundred years from 1969 to 2068 by the Gregorian calendar, and the day
-    of the week is the true one. Every text has one meaning: figures alone are in the order day,
-    month, year, or begin with a year of four digits, and a year of two digits means the one in
-    these hundred years, which is the rule of POSIX (69 is 1969, 68 is 2068). No model can learn the
-    test days by heart, since the training lacks them; the words and styles are all in both.
-    Cost: about 10 µs a pair.
+    The days are those of the hundred years from 1969 to 2068 in the Gregorian calendar, and the day
+    of the week is correct. Every text has only one meaning: dates in figures have the order day,
+    month, year, or they begin with a year of four digits, and a year of two digits is the one
+    within these hundred years, as in POSIX (69 is 1969, 68 is 2068). No model can memorise the test
+    days, because they do not occur in training, although all words and styles occur in both.
+    Cost: about 10 µs per pair.
 
     References
     ----------
@@ -110,14 +110,14 @@ def written(
     Returns
     -------
     tuple of str
-        Each once, in the order of the languages and of their styles.
+        Each way once, in the order of the languages and of their styles.
 
     Raises
     ------
     TypeError
         If `day` is not a date.
     ValueError
-        If it is outside the hundred years, or for `languages` as in `dates`.
+        If the day is outside the hundred years, or `languages` is invalid as in `dates`.
 
     Examples
     --------

@@ -10,15 +10,15 @@ from attnbook.data.records import packed
 
 @dataclass(frozen=True, eq=False)
 class Digits:
-    """Handwritten digits: pictures and what they show.
+    """Handwritten digits: images and their labels.
 
     Attributes
     ----------
     images : float64 array, shape (1797, 8, 8)
         Ink per pixel, from 0 (paper) to 1 (full ink) in steps of 1/16. Axis 1 runs down the
-        picture, axis 2 to the right.
+        image, axis 2 to the right.
     labels : int64 array, shape (1797,)
-        The digit that each picture shows, 0 to 9.
+        The digit that each image shows, 0 to 9.
     """
 
     images: Annotated[np.ndarray, "1797 8 8"]
@@ -26,17 +26,17 @@ class Digits:
 
 
 def digits() -> Digits:
-    """Return the 1,797 real handwritten digits that this package carries.
+    """Return the 1,797 handwritten digits that this package contains.
 
-    These are the test set of the UCI "Optical Recognition of Handwritten Digits", in the order of
-    scikit-learn's `load_digits`: 13 writers, each digit 174 to 183 times. A pixel counts the inked
-    dots of a 4×4 block of the scan, 0 to 16; here it is divided by 16.
+    They are the test set of the UCI "Optical Recognition of Handwritten Digits", in the order of
+    scikit-learn's `load_digits`. They come from 13 writers, and each digit occurs 174 to 183 times.
+    A pixel counts the inked dots of a 4×4 block of the scan, 0 to 16; here it is divided by 16.
 
     Returns
     -------
     Digits
-        Fresh arrays on each call, on the CPU: changing them changes no one else's. They are
-        NumPy's; `attnbook.move` takes them to another library or device.
+        NumPy arrays, new ones on each call, so you can change them. `attnbook.move` moves them to
+        another library or device.
 
     Notes
     -----

@@ -14,27 +14,27 @@ from attnbook.data.ids import ids_of
 
 @dataclass(frozen=True, eq=False)
 class Markov:
-    r"""A source of order k over V symbols: the last k symbols decide how likely each next one is.
+    r"""A Markov source of order k over V symbols: the last k symbols determine the next one's odds.
 
     Attributes
     ----------
     transitions : float64 array T, shape (V,) * (k + 1)
         T[a, …, b, c] is the probability that c follows after a, …, b; every row sums to 1.
     stationary : float64 array, shape (V,) * k
-        The probability π of each k symbols in a row, which one step does not change. It follows
-        from `transitions` and is not passed.
+        The probability π of every k consecutive symbols, which one step does not change. It is
+        computed from `transitions` and not passed.
 
     Raises
     ------
     TypeError
         If `transitions` is not an array of real floating-point numbers.
     ValueError
-        If its axes differ in length, its rows are no distributions, or it has more than one
-        stationary distribution, because some symbols never come back to others.
+        If its axes differ in length, its rows are not distributions, or it has more than one
+        stationary distribution, because some symbols never lead back to others.
 
     Notes
     -----
-    Cost: making one takes O(V³ᵏ) time, for the linear system π T = π.
+    Cost: O(V³ᵏ) time to make it, because it solves the linear system π T = π.
 
     References
     ----------
@@ -69,19 +69,19 @@ class Markov:
 
     @property
     def n_symbols(self) -> int:
-        """The number V of symbols; they are the ids 0 to V - 1."""
+        """The number V of symbols, which are the ids 0 to V - 1."""
         return self.transitions.shape[-1]
 
     @property
     def order(self) -> int:
-        """The number k of symbols that decide about the next."""
+        """The number k of symbols that determine the distribution of the next one."""
         return self.transitions.ndim - 1
 
     def entropy_rate(self) -> float:
-        r"""Return the entropy of the next symbol, given all before it, in nats.
+        r"""Return the entropy of the next symbol, given all symbols before it, in nats.
 
-        It is :math:`-\sum \pi(s)\, T(s, c) \log T(s, c)`: the least mean cross-entropy that any
-        model can reach that is given the whole past.
+        It is :math:`-\sum \pi(s)\, T(s, c) \log T(s, c)`, the lowest mean cross-entropy that any
+        model can reach, even if it sees the whole past.
         """
         log = np.log(np.where(self.transitions > 0, self.transitions, 1.0))  # 0 · log 0 is 0
         return float(-(self.stationary * (self.transitions * log).sum(axis=-1)).sum())
@@ -91,8 +91,9 @@ class Markov:
     ) -> Annotated[np.ndarray, "n_sequences length"]:
         """Draw sequences that begin in the stationary distribution: int64, (n_sequences, length).
 
-        `rng` is a numpy.random.Generator or a seed. All places of a sequence are alike, so the
-        mean cross-entropy of the true conditionals is the entropy rate from place k on.
+        `rng` is a numpy.random.Generator or a seed. All positions of a sequence have the same
+        distribution, so from position k on, the mean cross-entropy of the true conditionals is the
+        entropy rate.
         """
         numbers = generator(rng)
         n = check_int("n_sequences", n_sequences)
@@ -107,11 +108,11 @@ class Markov:
         return drawn[:, :length]
 
     def conditional(self, ids: Annotated[Any, "... n"]) -> Annotated[np.ndarray, "... n v"]:
-        """Return the true distribution of the next symbol at each place, shape (..., n, V).
+        """Return the true distribution of the next symbol at each position, shape (..., n, V).
 
-        Row i is that of ``ids[..., i + 1]`` given ``ids[..., : i + 1]``. Before k symbols are
-        known, those that are missing are averaged over, as the stationary distribution has them; a
-        beginning that the source never makes has zeros there.
+        Row i is the distribution of ``ids[..., i + 1]`` given ``ids[..., : i + 1]``. As long as
+        fewer than k symbols are known, the missing ones are averaged out under the stationary
+        distribution; if the source never produces this beginning, the row is 0.
         """
         symbols = ids_of("ids", ids, ndim=None)
         if symbols.ndim == 0:
@@ -140,20 +141,20 @@ class Markov:
 def markov(
     rng: "np.random.Generator | int", n_symbols: int, *, order: int = 1, concentration: float = 1.0
 ) -> Markov:
-    """Draw a Markov source: each row of its transitions from a Dirichlet distribution.
+    """Draw a random Markov source: each row of its transitions has a Dirichlet distribution.
 
     Parameters
     ----------
     rng : numpy.random.Generator or int
-        Where the numbers come from; an int is a seed.
+        The source of the random numbers; an int is a seed.
     n_symbols : int
         The number V of symbols, at least 1.
     order : int
-        The number k of symbols that decide about the next, at least 1.
+        The number k of symbols that determine the distribution of the next one, at least 1.
     concentration : float
-        The parameter of the symmetric Dirichlet distribution, above 0. At 1 all distributions are
-        equally likely. Far below 1 a few symbols are likely and the source is easy to guess; far
-        above 1 all are nearly equally likely.
+        The parameter of the symmetric Dirichlet distribution, above 0. At 1, all distributions are
+        equally likely. Far below 1, few symbols are likely, so the source is easy to predict; far
+        above 1, all symbols are nearly equally likely.
 
     Returns
     -------
@@ -162,10 +163,10 @@ def markov(
     Raises
     ------
     TypeError
-        If a number is not one.
+        If an argument is not a number of its type.
     ValueError
         If `n_symbols` or `order` is below 1, or `concentration` is not above 0, or so far below 1
-        that some symbols never come back to others (see `Markov`).
+        that some symbols never lead back to others (see `Markov`).
 
     References
     ----------

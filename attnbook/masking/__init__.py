@@ -1,11 +1,13 @@
 """Masks: which query may attend to which key. Boolean everywhere, **True = may attend**.
 
-The makers return plain boolean arrays, so masks combine with ``&`` (both allow it), ``|`` (one of
-them does) and ``~`` (the rest). Query i stands at place i + n_k - n_q of the sequence of keys: the
-last query beside the last key, so that with cached keys one new query (n_q = 1) is the last token.
-A mask costs O(n_q n_k) time and a byte a pair; making a window takes three for a moment.
+The mask constructors return plain boolean arrays, so you can combine masks with ``&`` (both allow
+it), ``|`` (at least one allows it) and ``~`` (the complement). Query i has position i + n_k - n_q
+in the sequence of keys. In other words, the last query is aligned with the last key, so with
+cached keys one new query (n_q = 1) is the last token.
+A mask costs O(n_q n_k) time and one byte per pair of query and key; a sliding window needs three
+bytes per pair while it is made.
 
-`to_…` and `from_…` translate to and from what other libraries expect.
+`to_…` and `from_…` convert to and from what other libraries expect.
 """
 
 from attnbook.masking.conventions import (

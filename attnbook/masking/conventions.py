@@ -19,12 +19,12 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64")
 def from_valid_lengths(
     valid_lens: Sequence[int] | Sequence[Sequence[int]] | Annotated[Array, "..."], n_k: int
 ) -> Annotated[Array, "..."]:
-    """Return the mask of the valid lengths of *Dive into Deep Learning*, per sequence or query.
+    """Return the mask for valid lengths as in *Dive into Deep Learning*, per sequence or query.
 
     Parameters
     ----------
     valid_lens : ints of shape (batch,) or (batch, n_q)
-        How many of the first keys each sequence, or each single query, may see.
+        For each sequence, or for each query: how many of the first keys it may see.
     n_k : int
         Number of keys.
 
@@ -35,7 +35,7 @@ def from_valid_lengths(
     Raises
     ------
     TypeError, ValueError
-        As in `masking.padding`, and if there are not one or two axes.
+        As in `masking.padding`, and if `valid_lens` does not have one or two axes.
 
     Examples
     --------
@@ -61,15 +61,16 @@ def to_additive(mask: Array, dtype: str = "float32") -> Array:
 
     Returns
     -------
-    array of that dtype, of the shape, library and device of `mask`
-        A softmax makes NaN of a row that is −∞ throughout, unless it is ours.
+    array of that dtype, with the shape, library and device of `mask`
+        Most implementations of the softmax turn a row that holds only −∞ into NaN; the one of this
+        package returns zeros.
 
     Raises
     ------
     TypeError
         If `mask` is not a boolean array.
     ValueError
-        If `dtype` is not a real floating dtype of its library.
+        If `dtype` is not a real floating dtype of the library of `mask`.
 
     Examples
     --------
@@ -102,8 +103,8 @@ def from_additive(mask: Array) -> Array:
     TypeError
         If `mask` is not an array of real floating-point numbers.
     ValueError
-        If it holds other numbers, such as the −100 of some models: then it is a bias, not a mask,
-        and goes in ``bias=``.
+        If it holds other numbers, such as the −100 of some models. Such an array is a bias, not a
+        mask, so pass it as ``bias=``.
 
     Examples
     --------
@@ -129,7 +130,7 @@ def from_additive(mask: Array) -> Array:
 def to_sdpa(mask: Array) -> Array:
     """Return `mask` as `torch.nn.functional.scaled_dot_product_attention` takes it.
 
-    There too True means *may attend*; but of the axes of queries and keys none may be missing.
+    There, too, True means *may attend*. However, the axes of queries and of keys must both exist.
 
     Parameters
     ----------
@@ -162,21 +163,21 @@ def to_mha(mask: Array, scores_shape: tuple[int, ...] | None = None) -> Array:
     ----------
     mask : boolean array, **True = may attend**
     scores_shape : tuple of int, optional
-        (batch, h, n_q, n_k): spread the mask over all of it and join the first two axes, as the
-        argument `attn_mask` wants it for a mask that differs between sequences or heads.
+        (batch, h, n_q, n_k). If given, the mask is broadcast to this shape and its first two axes
+        are merged, because `attn_mask` expects this if masks differ between sequences or heads.
 
     Returns
     -------
     boolean array
-        ``~mask``, or of shape (batch·h, n_q, n_k). Applied twice, without a shape, it is the
-        mask itself.
+        ``~mask``, in shape (batch·h, n_q, n_k) if `scores_shape` is given. Without a shape,
+        applying the function twice gives the mask back.
 
     Raises
     ------
     TypeError
         If `mask` is not a boolean array.
     ValueError
-        If `scores_shape` has not 4 entries or `mask` does not broadcast to it.
+        If `scores_shape` does not have 4 entries, or `mask` does not broadcast to it.
 
     Examples
     --------

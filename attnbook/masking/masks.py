@@ -1,4 +1,4 @@
-"""Makers of masks, and how to draw one."""
+"""Mask constructors, and a function that draws a mask."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -17,19 +17,20 @@ UNLIMITED = 2**128
 def causal(
     n_q: int, n_k: int | None = None, *, like: Array | None = None
 ) -> Annotated[Array, "n_q n_k"]:
-    """Let each query see its own place and the keys before it: j ≤ i + n_k - n_q.
+    """Let each query see the key at its own position and the keys before it: j ≤ i + n_k - n_q.
 
     Parameters
     ----------
     n_q, n_k : int
-        Numbers of queries and of keys, at least 0; n_k is n_q unless given.
+        Numbers of queries and of keys, at least 0; n_k is n_q by default.
     like : array, optional
-        The mask is made in its library and on its device; with NumPy by default.
+        The mask gets the library and the device of this array; by default it is a NumPy array.
 
     Returns
     -------
     boolean array, shape (n_q, n_k)
-        Aligned to the last key. With n_k < n_q the first n_q - n_k rows are empty.
+        The last query is aligned with the last key. If n_k < n_q, the first n_q - n_k rows are
+        fully masked.
 
     Raises
     ------
@@ -49,14 +50,14 @@ def causal(
 def sliding_window(
     n_q: int, n_k: int | None = None, *, left: int, right: int = 0, like: Array | None = None
 ) -> Annotated[Array, "n_q n_k"]:
-    """Let each query see the keys from `left` before its own place to `right` after it.
+    """Let each query see the keys from `left` before its own position to `right` after it.
 
     Parameters
     ----------
     n_q, n_k, like
         As in `causal`.
     left, right : int
-        How many places to each side, at least 0.
+        How many positions to each side, at least 0.
 
     Returns
     -------
@@ -65,12 +66,12 @@ def sliding_window(
     Raises
     ------
     TypeError, ValueError
-        As in `causal`, also for `left` and `right`.
+        As in `causal`, and likewise for `left` and `right`.
 
     References
     ----------
-    Beltagy et al. (2020), "Longformer"; the names are those of flash-attention's `window_size`,
-    whose −1 for *unlimited* is not taken here.
+    Beltagy et al. (2020), "Longformer". The names are those of flash-attention's `window_size`;
+    however, its −1 for *unlimited* is not accepted here.
 
     Examples
     --------
@@ -95,14 +96,14 @@ def prefix(
     length: int | Sequence[int] | Annotated[Array, "..."],
     like: Array | None = None,
 ) -> Annotated[Array, "... n_q n_k"]:
-    """Let every query see the first `length` keys, and beyond them be causal: the prefix mask.
+    """Let every query see the first `length` keys, and after them be causal: the prefix mask.
 
     Parameters
     ----------
     n_q, n_k, like
         As in `causal`.
     length : int, or ints of shape (...,)
-        Length of the prefix, or one for each sequence, from 0 to n_k.
+        Length of the prefix, or one length per sequence, from 0 to n_k.
 
     Returns
     -------
@@ -145,13 +146,13 @@ def strided(
     Returns
     -------
     boolean array, shape (n_q, n_k)
-        With ``& causal(n)`` it is one head of a sparse transformer, with ``sliding_window`` the
-        other.
+        ``strided(…) & causal(n)`` is the mask of one kind of head in a sparse transformer;
+        ``sliding_window`` is that of the other kind.
 
     Raises
     ------
     TypeError, ValueError
-        As in `causal`, also for `stride`.
+        As in `causal`, and likewise for `stride`.
 
     References
     ----------
@@ -176,28 +177,27 @@ def block_diagonal(
     *,
     like: Array | None = None,
 ) -> Annotated[Array, "n_q n_k"]:
-    """Let each query see the keys of its own document, where documents are packed end to end.
+    """Let each query see the keys of its own document if documents are packed end to end.
 
     Parameters
     ----------
     lengths : ints of shape (documents,)
         How many queries each document has, in order; n_q is their sum.
     key_lengths : ints of shape (documents,), optional
-        How many keys each has, the same unless given; n_k is their sum.
+        How many keys each document has, by default as many as queries; n_k is their sum.
     like
         As in `causal`.
 
     Returns
     -------
     boolean array, shape (n_q, n_k)
-        With ``& causal(n)`` each document is a language model's own text, if queries and keys are
-        the same tokens.
+        If queries and keys are the same tokens, ``block_diagonal(…) & causal(n)`` lets a language
+        model read each document as a text of its own.
 
     Raises
     ------
     TypeError, ValueError
-        If the lengths are not ints of at least 0 in one axis, or the two lists are not equally
-        long.
+        If the lengths are not ints of at least 0 with one axis, or the two lists differ in length.
 
     Examples
     --------
@@ -223,7 +223,7 @@ def block_diagonal(
 def padding(
     lengths: int | Sequence[int] | Annotated[Array, "..."], n: int, *, like: Array | None = None
 ) -> Annotated[Array, "... 1 n"]:
-    """Let every query see the first `lengths` of `n` keys: the rest is padding.
+    """Let every query see the first `lengths` of `n` keys, because the rest is padding.
 
     Parameters
     ----------
@@ -232,13 +232,14 @@ def padding(
     n : int
         Number of keys, padding included.
     like : array, optional
-        As in `causal`; by default the mask is made where `lengths` is, if it is an array.
+        As in `causal`. By default, the mask gets the library and device of `lengths` if `lengths`
+        is an array.
 
     Returns
     -------
     boolean array, shape (..., 1, n)
-        It hides keys, for all queries alike. `multi_head_attention` wants an axis for the heads
-        too: pass lengths of shape (batch, 1) for a mask of shape (batch, 1, 1, n).
+        The mask hides the same keys from all queries. `multi_head_attention` needs an axis for the
+        heads, too, so pass it lengths of shape (batch, 1) to get a mask of shape (batch, 1, 1, n).
 
     Raises
     ------
@@ -263,7 +264,7 @@ def draw(
     query_labels: Sequence[str] | None = None,
     key_labels: Sequence[str] | None = None,
 ) -> Any:
-    """Draw a mask of two axes: a filled cell where the query of its row may see the key.
+    """Draw a mask with two axes: a cell is filled if the query of its row may see its key.
 
     Parameters
     ----------
@@ -280,7 +281,7 @@ def draw(
     TypeError
         If `mask` is not a boolean array.
     ValueError
-        If it has not 2 axes or a list of labels has the wrong length.
+        If the mask does not have 2 axes, or a list of labels has the wrong length.
     ImportError
         If matplotlib is not installed.
 

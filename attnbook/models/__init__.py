@@ -1,7 +1,7 @@
-"""Whole models with learned weights, from this package's functions.
+"""Whole models with learned weights, which run on the functions of this package.
 
-The names are imported when they are first used. A module here is not called as its function is:
-the function would hide it.
+The names are imported when they are first used. No module here has the name of its function,
+because the function would hide it.
 """
 
 import importlib

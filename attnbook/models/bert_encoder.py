@@ -41,20 +41,21 @@ class BertWeights(Weights):
     Attributes
     ----------
     token_embedding : array, shape (V, d_model)
-        One row a token.
+        One row per token.
     position_embedding : array, shape (N, d_model)
-        One row a place; no sequence may be longer than N.
+        One row per position; no sequence may be longer than N.
     token_type_embedding : array, shape (n_types, d_model)
-        One row for each part of the input, such as the first and the second of two sentences.
+        One row per segment of the input; for example, one for each of two sentences.
     embedding_norm : LayerNormWeights
-        Of the sum of the three.
+        Applied to the sum of the three embeddings.
     encoder : EncoderWeights
         BERT's own layers are post-norm with gelu.
 
     Raises
     ------
     TypeError, ValueError
-        If a part is of another class, library, device, dtype or width, or a table has no row.
+        If a part does not have the right class, library, device, dtype or width, or a table has no
+        row.
     """
 
     token_embedding: Annotated[Array, "V d_model"]
@@ -87,7 +88,7 @@ def bert(
     token_types: Annotated[Array, "... n"] | None = None,
     impl: Impl = REFERENCE,
 ) -> Annotated[Array, "... n d_model"]:
-    r"""Return a vector for every token, which has seen all tokens: BERT's last hidden state.
+    r"""Return a vector for every token, in the context of all tokens: BERT's last hidden state.
 
     .. math:: X_i = \operatorname{LN}(E_{t_i} + P_i + S_{s_i}), \qquad H = \operatorname{Encoder}(X)
 
@@ -100,25 +101,25 @@ def bert(
         **True = may attend.** ``masking.padding`` of lengths (batch, 1), which has the shape
         (batch, 1, 1, n), hides the padding, and so does the mask of `WordPieces.encode_batch`.
     token_types : integer array s, shape (..., n), optional
-        Which part each token belongs to; 0 unless given.
+        The segment to which each token belongs; 0 by default.
     impl : str or callable
-        Who attends, as in `attention`.
+        The implementation, as in `attention`.
 
     Returns
     -------
     array, shape (..., n, d_model)
-        Of the dtype of the weights. Rows of padding hold numbers that mean nothing.
+        Has the dtype of the weights. The rows of padding tokens have no meaning.
         ``impl=kernels.Recorder()`` keeps the attention weights of every layer.
 
     Raises
     ------
     TypeError, ValueError
-        If ids are not integers, not known, or more than the positions; if `token_types` are not
-        of the shape of `ids`; and as in `encoder`.
+        As in `encoder`; also if ids are not integers or not known, if there are more tokens than
+        positions, or if `token_types` does not have the shape of `ids`.
 
     Notes
     -----
-    The output after layer k is that of the weights with the first k layers alone.
+    To get the output after k layers, pass weights that have only the first k layers.
     Cost: that of `encoder`.
 
     References

@@ -12,28 +12,28 @@ from attnbook.single_head.head import SingleHeadWeights
 
 @dataclass(frozen=True, eq=False)
 class RecordedSentences:
-    """Lines of the plays as vectors, and how the heads of the encoder read three of them.
+    """Lines of the plays as vectors, and the attention of the encoder in three sentences.
 
     Attributes
     ----------
     lines, speakers, plays : tuples of str
-        Well-known lines, who says each, and in which play.
+        Well-known lines, who says each of them, and in which play.
     vectors : array, shape (n, 384)
         The vector of each line, of unit length.
     queries : tuple of str
-        Plain sentences to search the lines for.
+        Plain sentences with which to search the lines.
     query_vectors : array, shape (m, 384)
     tokens : tuple of tuples of str
         The tokens of three sentences, from ``[CLS]`` to ``[SEP]``.
     attention : tuple of arrays, shapes (6, 12, n, n)
-        For each sentence who attends to whom, in every layer and head.
+        For each sentence, the attention weights of every layer and head.
     x : array, shape (n, 385)
-        The first sentence as it comes into the layer of `head`; its last feature is 1.
+        The input of the layer of `head` for the first sentence; its last feature is 1.
     head : SingleHeadWeights
         One head that looks for the same word elsewhere in the sentence. The last row of each
-        matrix is its bias, since the last feature of `x` is 1.
+        matrix is its bias, because the last feature of `x` is 1.
     head_place : tuple of int
-        Its layer, and its number there: ``attention[0][head_place]`` is what it does.
+        The layer of this head and its number there; ``attention[0][head_place]`` are its weights.
     """
 
     lines: tuple[str, ...]
@@ -50,22 +50,23 @@ class RecordedSentences:
 
 
 def recorded_sentences() -> RecordedSentences:
-    """Return what the sentence encoder made of a few hundred lines, from a file of the package.
+    """Return what the sentence encoder computed for a few hundred lines, from a stored file.
 
-    `sentence_encoder` is the model itself, whose weights must be fetched first. These are numbers
-    that it computed, so that a search and a look at its heads need no network.
+    `sentence_encoder` is the model itself, whose weights must be downloaded first. The numbers here
+    are results of the model, so that you can search the lines and look at its heads without a
+    network.
 
     Returns
     -------
     RecordedSentences
-        Fresh NumPy arrays on each call, in float32. They were stored in half precision: each number
-        has about three right digits.
+        New NumPy arrays on each call, in float32. They were stored in half precision, so each
+        number has about three correct digits.
 
     Notes
     -----
     Licence: Apache-2.0, see `attnbook/models/LICENSE-sentence-encoder`; the lines are in the public
     domain. ``tools/record_sentences.py`` made the file with all-MiniLM-L6-v2.
-    Cost: one read of a file of 0.4 MB.
+    Cost: reading a file of 0.4 MB once.
 
     Examples
     --------

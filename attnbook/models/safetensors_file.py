@@ -21,8 +21,8 @@ DTYPES = {
 def read_safetensors(path: "str | os.PathLike") -> Mapping[str, np.ndarray]:
     """Return the arrays of a safetensors file by name.
 
-    The file is a number of 8 bytes, a header in JSON of that many bytes, which says name, dtype,
-    shape and place of each array, and the numbers of all arrays. It holds no code.
+    The file consists of a number in 8 bytes, a JSON header of that many bytes, which gives the
+    name, dtype, shape and location of each array, and the entries of all arrays. It holds no code.
 
     Parameters
     ----------
@@ -31,19 +31,19 @@ def read_safetensors(path: "str | os.PathLike") -> Mapping[str, np.ndarray]:
     Returns
     -------
     mapping of str to array
-        Read-only, and mapped from the file, so what nobody looks at is not read. bfloat16 becomes
-        float32, which holds each of its numbers exactly. To look up an array of a dtype that NumPy
-        lacks, such as FP8 (F8_E4M3, F8_E5M2), raises a ValueError; all others can still be had.
+        The arrays are read-only and memory-mapped, so only what you use is read. bfloat16 becomes
+        float32, which holds each of its numbers exactly. Looking up an array whose dtype NumPy
+        lacks, such as FP8 (F8_E4M3, F8_E5M2), raises a ValueError, but all others still work.
 
     Raises
     ------
     TypeError
-        If `path` is neither.
+        If `path` is neither a str nor a path.
     FileNotFoundError
         If there is no such file.
     ValueError
-        If the file is damaged, or of another format: the message says which, such as an index of
-        shards, a Git LFS pointer, or a ``.bin`` of PyTorch.
+        If the file is damaged or has another format. The message names that format, for example an
+        index of shards, a Git LFS pointer, or a ``.bin`` of PyTorch.
 
     References
     ----------

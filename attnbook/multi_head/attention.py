@@ -112,7 +112,7 @@ def multi_head_attention(
     is_causal: bool = False,
     impl: Impl = REFERENCE,
 ) -> Annotated[Array, "... n_q d_out"]:
-    r"""Apply all heads at once: project, split, attend, join, and project back if there is a W_O.
+    r"""Apply all heads: project, split, attend, concatenate, and project back if there is a W_O.
 
     .. math:: \bigl[\,\operatorname{head}_1 \mid \dots \mid \operatorname{head}_h\,\bigr]\, W_O,
         \qquad \operatorname{head}_i
@@ -123,20 +123,21 @@ def multi_head_attention(
     query : array X, shape (..., n_q, d_query)
     key : array Y, shape (..., n_k, d_key)
     value : array Z, shape (..., n_k, d_value)
-        Self-attention passes one array three times.
+        For self-attention, pass one array three times.
     weights : MultiHeadWeights
     mask : boolean array that broadcasts to (..., h, n_q, n_k), optional
-        **True = may attend.** A mask of 2 axes holds for all heads and sequences; one for each
-        sequence of a batch needs an axis for the heads, (batch, 1, n_q, n_k), and one that hides
-        padding is (batch, 1, 1, n_k). With as many sequences as queries a mask (batch, n_k) cannot
-        be told from one of (n_q, n_k), and is taken for that.
+        **True = may attend.** A mask with 2 axes applies to all heads and sequences. If each
+        sequence of a batch has a mask of its own, the mask needs an axis for the heads,
+        (batch, 1, n_q, n_k); a padding mask has shape (batch, 1, 1, n_k). If there are as many
+        sequences as queries, a mask (batch, n_k) cannot be distinguished from a mask (n_q, n_k),
+        so it is read as the latter.
     bias : array that broadcasts to (..., h, n_q, n_k), optional
-        Finite numbers added to the scaled scores, of the dtype of `query`, such as
-        `positions.alibi`. Its axes are read as those of a mask.
+        Finite numbers that are added to the scaled scores, in the dtype of `query`; for example
+        `positions.alibi`. Its axes are read like those of a mask.
     is_causal : bool
         Also hide every key that comes later than its query, as in `attention`.
     impl : str or callable
-        Who attends, as in `attention`; the projections are the same for all.
+        The implementation, as in `attention`; the projections are the same for all of them.
 
     Returns
     -------
@@ -148,21 +149,22 @@ def multi_head_attention(
     TypeError
         As in `attention`.
     ValueError
-        If an input is not as wide as its matrix is high, or leading axes or the mask do not
-        broadcast. A mask of 3 axes that fits as one for each head and as one for each sequence is
-        refused: say which by an axis of length 1. Also as in `attention`.
+        As in `attention`; also if the width of an input is not the number of rows of its matrix,
+        or if the leading axes or the mask do not broadcast. A mask with 3 axes that could be one
+        per head as well as one per sequence is refused, so insert an axis of length 1 to say
+        which it is.
 
     Notes
     -----
-    A query that may see no key gets zeros from every head, and so the row b_O, or zeros, as its
-    output. The scores of each head are divided by √d_k, the width of the *head*, unless `weights`
-    have a scale of their own.
-    In half precision the projections are rounded to that precision, the attention is not; under
-    ``torch.autocast`` PyTorch decides instead. A NaN in a hidden token reaches every query, since
-    0 · NaN is NaN.
-    With n_kv_heads below n_heads the keys and values are projected once for each group. The
-    reference and a function of yours then get them repeated: the cache of a decoder shrinks, this
-    function's own memory does not. The other rungs read each group's keys where they are.
+    A fully masked query gets zeros from every head, so its output is the row b_O, or zeros. The
+    scores of each head are divided by √d_k, where d_k is the width of the *head*, unless `weights`
+    has a scale of its own.
+    In half precision, the projections are rounded to that precision, but the intermediate results
+    of attention are not; under ``torch.autocast``, PyTorch decides instead. A NaN in a hidden token
+    reaches every query because 0 · NaN is NaN.
+    If n_kv_heads is below n_heads, keys and values are projected once per group. The reference and
+    a function of your own then receive them repeated, so although the cache of a decoder shrinks,
+    the memory of this function does not. The other rungs read the keys of a group in place.
     Cost: O(n d_model h d_k + h n_q n_k (d_k + d_v)) time, O(h n_q n_k) memory; from
     ``impl="tiled"`` on, O(h (n_q + n_k) (d_k + d_v)) memory.
 

@@ -39,7 +39,7 @@ def repeat_heads(key: Array, value: Array, n_heads: int) -> tuple[Array, Array]:
 def split_heads(
     x: Annotated[Array, "... n d_model"], n_heads: int
 ) -> Annotated[Array, "... h n d"]:
-    """Cut every row of `x` into `n_heads` pieces, one a head: (..., n, h·d) to (..., h, n, d).
+    """Split every row of `x` into `n_heads` heads: (..., n, h·d) to (..., h, n, d).
 
     Head i gets the columns i·d to (i + 1)·d - 1 of every row.
 
@@ -62,9 +62,9 @@ def split_heads(
 
     Notes
     -----
-    A bare reshape to (..., h, n, d) has the right shape and the wrong numbers: it cuts the rows
-    of the sequence into groups, not each row into heads (claim 10).
-    Cost: a view where the library can, else a copy of `x`.
+    A bare reshape to (..., h, n, d) has the right shape but the wrong numbers, because it splits
+    the rows of the sequence into groups and not each row into heads (claim 10).
+    Cost: none where the library can return a view, otherwise a copy of `x`.
 
     References
     ----------
@@ -91,7 +91,7 @@ def split_heads(
 
 
 def merge_heads(x: Annotated[Array, "... h n d"]) -> Annotated[Array, "... n d_model"]:
-    """Put the heads side by side again: (..., h, n, d) to (..., n, h·d).
+    """Concatenate the heads again: (..., h, n, d) to (..., n, h·d).
 
     Parameters
     ----------
@@ -100,7 +100,8 @@ def merge_heads(x: Annotated[Array, "... h n d"]) -> Annotated[Array, "... n d_m
     Returns
     -------
     array, shape (..., n, h·d)
-        Row i holds row i of head 0, then of head 1, and so on: the inverse of `split_heads`.
+        Row i holds row i of head 0, then that of head 1, and so on. The function is the inverse of
+        `split_heads`.
 
     Raises
     ------

@@ -61,13 +61,13 @@ def _check_axes(name: str, mask: Array, shape: tuple[int, ...]) -> None:
     if got == (batch, n_k) and batch not in (1, n_q):
         raise ValueError(
             f"{name} must broadcast to (..., h, n_q, n_k) = {shape}, got {got}; "
-            f"one row of keys a sequence is {name}[:, None, None]"
+            f"one row of keys per sequence is {name}[:, None, None]"
         )
     if mask.ndim < 3 or got[-3] == 1:
         return
     fits_sequences = mask.ndim == 3 and got[0] == batch
     if got[-3] != n_heads:
-        hint = f"; one mask a sequence is {name}[:, None]" if fits_sequences else ""
+        hint = f"; one mask per sequence is {name}[:, None]" if fits_sequences else ""
         entries = "1 entry" if n_heads == 1 else f"1 or {n_heads} entries"
         raise ValueError(
             f"{name} must have {entries} on the axis of the heads, the third from the right, "
@@ -75,7 +75,7 @@ def _check_axes(name: str, mask: Array, shape: tuple[int, ...]) -> None:
         )
     if fits_sequences:
         raise ValueError(
-            f"{name} must say what its first axis is, since there are {n_heads} heads and "
-            f"{n_heads} sequences: {name}[None] has one mask a head, {name}[:, None] one a "
+            f"{name} must say what its first axis is, because there are {n_heads} heads and "
+            f"{n_heads} sequences: {name}[None] has one mask per head, {name}[:, None] one per "
             f"sequence; got shape {got}"
         )

@@ -20,12 +20,12 @@ from attnbook.single_head.head import SingleHeadWeights
 
 @dataclass(frozen=True, eq=False)
 class MultiHeadWeights(Weights):
-    r"""The matrices of all heads, side by side.
+    r"""The matrices of all heads, concatenated.
 
-    Head i reads columns i·d_k to (i + 1)·d_k - 1 of W_Q and its rows of W_O. With fewer key and
-    value heads, n_kv_heads = h_kv below n_heads = h, the first h/h_kv heads share the first of
-    them, the next h/h_kv the second, and so on: grouped-query attention; h_kv = 1 is multi-query
-    attention.
+    Head i uses columns i·d_k to (i + 1)·d_k - 1 of W_Q, and its own rows of W_O. If there are fewer
+    KV heads than query heads, n_kv_heads = h_kv below n_heads = h, the first h/h_kv query heads
+    share the first KV head, the next h/h_kv share the second, and so on. This is **grouped-query
+    attention**; with h_kv = 1 it is **multi-query attention**.
 
     Attributes
     ----------
@@ -33,21 +33,21 @@ class MultiHeadWeights(Weights):
     W_K : array, shape (d_key, h_kv·d_k)
     W_V : array, shape (d_value, h_kv·d_v)
     W_O : array, shape (h·d_v, d_out), optional
-        Without it the output is the heads side by side, of width h·d_v.
+        Without it, the output is the concatenation of the heads, of width h·d_v.
     b_Q, b_K, b_V, b_O : arrays, shapes (h·d_k,), (h_kv·d_k,), (h_kv·d_v,) and (d_out,), optional
-        Added after the product with the matrix of the same letter.
+        Biases, added after the product with the matrix of the same letter.
     n_heads : int
         Number of query heads h.
     n_kv_heads : int
-        Number of key and value heads h_kv, which divides h; h unless given.
+        Number of KV heads h_kv, which must divide h; h by default.
     scale : float, optional
-        What the scores are multiplied by, finite and at least 0; 1/√d_k unless given.
+        The factor of the scores, finite and at least 0; 1/√d_k by default.
 
     Raises
     ------
     TypeError, ValueError
         If the arrays are not of one library, device and real floating dtype, or their shapes do
-        not fit together or to the numbers of heads.
+        not match each other or the numbers of heads.
 
     Examples
     --------
@@ -97,7 +97,7 @@ class MultiHeadWeights(Weights):
                 )
         if self.d_k == 0:
             raise ValueError(
-                f"W_Q must have at least 1 column a head for the scale 1/√d_k, "
+                f"W_Q must have at least 1 column per head for the scale 1/√d_k, "
                 f"got shape {tuple(self.W_Q.shape)}"
             )
         if self.W_K.shape[1] != h_kv * self.d_k:
@@ -135,7 +135,7 @@ class MultiHeadWeights(Weights):
 
     @property
     def d_out(self) -> int:
-        """Width of the output: that of W_O, or without it that of the heads side by side."""
+        """Width of the output: that of W_O or, without it, that of the concatenated heads."""
         return self.n_heads * self.d_v if self.W_O is None else self.W_O.shape[1]
 
     @classmethod
@@ -154,35 +154,35 @@ class MultiHeadWeights(Weights):
         output: bool = True,
         bias: bool = False,
     ) -> "MultiHeadWeights":
-        r"""Draw Xavier-uniform matrices, as `SingleHeadWeights.init` does, and biases of 0.
+        r"""Draw Xavier-uniform matrices, as `SingleHeadWeights.init` does; biases are 0.
 
-        The bound is that of the whole matrix, all heads together.
+        The bound is computed from the shape of the whole matrix, all heads together.
 
         Parameters
         ----------
         rng : numpy.random.Generator or int
-            Where the numbers come from; an int is a seed.
+            The source of the random numbers; an int is a seed.
         d_model : int
-            Width of the queries that come in.
+            Width of the input `query`.
         n_heads, n_kv_heads : int
-            Number of heads, and of key and value heads, n_heads unless given.
+            Number of query heads, and number of KV heads, n_heads by default.
         d_key, d_value : int
-            Widths of the other inputs; d_key is d_model and d_value is d_key unless given.
+            Widths of the other inputs. By default d_key is d_model, and d_value is d_key.
         d_k, d_v : int
-            Widths inside each head; d_model / n_heads unless given.
+            Widths inside each head; d_model / n_heads by default.
         d_out : int
-            Width of the output; d_model unless given.
+            Width of the output; d_model by default.
         output : bool
-            False leaves W_O out.
+            Whether there is a W_O.
         bias : bool
-            True adds the four biases.
+            Whether there are the four biases.
 
         Raises
         ------
         TypeError, ValueError
-            If a width is not an int of at least 1, if d_model is not divisible by n_heads where
-            d_k or d_v is left open, if n_kv_heads does not divide n_heads, if `d_out` is given
-            without `output`, `output` or `bias` is not a bool, or `rng` is neither a Generator
+            If a width is not an int of at least 1, d_k or d_v is left to its default and n_heads
+            does not divide d_model, n_kv_heads does not divide n_heads, `d_out` is given although
+            `output` is False, `output` or `bias` is not a bool, or `rng` is neither a Generator
             nor an int of at least 0.
         """
         rng = generator(rng)
@@ -221,21 +221,21 @@ class MultiHeadWeights(Weights):
     def from_heads(
         cls, heads: Sequence[SingleHeadWeights], W_O: Array | None = None
     ) -> "MultiHeadWeights":
-        """Put the matrices of single heads side by side.
+        """Concatenate the matrices of single heads.
 
         Parameters
         ----------
         heads : sequence of SingleHeadWeights
-            At least one, all of the same shapes. Their W_O, if they have one, become the blocks
-            of rows of the new W_O, so that the heads add up.
+            At least one head, all with the same shapes. If they have matrices W_O, these become
+            the blocks of rows of the new W_O, so that the outputs of the heads add up.
         W_O : array, shape (h·d_v, d_out), optional
-            For heads that have none of their own.
+            The output matrix, if the heads have none of their own.
 
         Raises
         ------
         TypeError, ValueError
-            If there is no head, one is no `SingleHeadWeights`, their shapes differ, or there is a
-            W_O both in the heads and beside them.
+            If there is no head, one of them is not a `SingleHeadWeights`, their shapes differ, or
+            a `W_O` is given although the heads have their own.
         """
         try:
             heads = list(heads)
@@ -267,10 +267,10 @@ class MultiHeadWeights(Weights):
         return cls(W_Q, W_K, W_V, W_O, n_heads=len(heads))
 
     def heads(self) -> list[SingleHeadWeights]:
-        """Return one `SingleHeadWeights` a head, each with its own rows of W_O.
+        """Return one `SingleHeadWeights` per head, each with its own rows of W_O.
 
-        Their outputs add up to that of `multi_head_attention` or, without W_O, stand side by side
-        in it. Raises ValueError if there are biases, which single heads do not have.
+        Their outputs add up to that of `multi_head_attention` or, without W_O, form it when they
+        are concatenated. Raises ValueError if there are biases, because single heads have none.
         """
         biases = [name for name in self.arrays() if name.startswith("b")]
         if biases:

@@ -46,9 +46,9 @@ class Attention(_Heads, kind=SingleHeadWeights):
     Parameters
     ----------
     weights : SingleHeadWeights
-        The matrices to start from, of any library and dtype. They are copied.
+        The initial matrices, of any library and dtype. They are copied.
     impl : str or callable
-        Who attends, as in `attention`.
+        The implementation, as in `attention`.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Attention(_Heads, kind=SingleHeadWeights):
     W_K : torch.nn.Parameter, shape (d_key, d_k)
     W_V : torch.nn.Parameter, shape (d_value, d_v)
     W_O : torch.nn.Parameter or None, shape (d_v, d_out)
-        None if `weights` has none. The state dict has just these names.
+        None if `weights` has no W_O. The state dict has exactly these names.
     impl : str or callable
 
     Examples
@@ -73,24 +73,25 @@ class Attention(_Heads, kind=SingleHeadWeights):
 class MultiHeadAttention(_Heads, TorchModule, kind=MultiHeadWeights):
     """Multi-head attention with the arrays of `MultiHeadWeights` as parameters.
 
-    Loads the state dict of a `torch.nn.MultiheadAttention` of as many heads, and gives one if it
-    can be held there: with heads of width d_model / h, as many key heads as query heads, a W_O, and
-    all four biases or none. It has no dropout, takes masks in this book's way (**True = may
-    attend**), batch first, and returns the weights of every head where PyTorch's returns their mean
-    over the heads.
+    The module loads the state dict of a `torch.nn.MultiheadAttention` with as many heads. It can
+    also return one if PyTorch's module can hold its parameters, which means that heads have width
+    d_model / h, there are as many KV heads as query heads, there is a W_O, and there are all four
+    biases or none. Unlike PyTorch's module, it has no dropout, expects masks in the convention of
+    this book (**True = may attend**) and the batch as the first axis, and returns the attention
+    weights of every head instead of their mean over the heads.
 
     Parameters
     ----------
     weights : MultiHeadWeights
-        What to start from, of any library and dtype. It is copied.
+        The initial parameters, of any library and dtype. They are copied.
     impl : str or callable
-        Who attends, as in `attention`.
+        The implementation, as in `attention`.
 
     Attributes
     ----------
     W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O : torch.nn.Parameter or None
-        Of the shapes in `MultiHeadWeights`; None where `weights` has none. The state dict has just
-        these names.
+        Have the shapes in `MultiHeadWeights`; None where `weights` has None. The state dict has
+        exactly these names.
     n_heads, n_kv_heads : int
     scale : float or None
     impl : str or callable

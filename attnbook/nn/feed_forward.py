@@ -19,13 +19,13 @@ class FeedForward(WeightsModule, kind=FeedForwardWeights):
     Parameters
     ----------
     weights : FeedForwardWeights
-        What to start from, of any library and dtype. It is copied.
+        The initial parameters, of any library and dtype. They are copied.
 
     Attributes
     ----------
     W_1, W_2 : torch.nn.Parameter, shapes (d_model, d_ff) and (d_ff, d_out)
     b_1, b_2 : torch.nn.Parameter or None, shapes (d_ff,) and (d_out,)
-        The state dict has just these names.
+        The state dict has exactly these names.
     activation : str
 
     Examples
@@ -58,14 +58,14 @@ class GatedFeedForward(WeightsModule, kind=GatedFeedForwardWeights):
     Parameters
     ----------
     weights : GatedFeedForwardWeights
-        What to start from, of any library and dtype. It is copied.
+        The initial parameters, of any library and dtype. They are copied.
 
     Attributes
     ----------
     W_gate, W_1 : torch.nn.Parameter, shape (d_model, d_ff)
     W_2 : torch.nn.Parameter, shape (d_ff, d_out)
     b_gate, b_1, b_2 : torch.nn.Parameter or None, shapes (d_ff,), (d_ff,) and (d_out,)
-        The state dict has just these names.
+        The state dict has exactly these names.
     activation : str
 
     Examples

@@ -107,24 +107,24 @@ class _Layer(DroppingModule):
 class EncoderLayer(_Layer, EncodingModule, kind=EncoderLayerWeights):
     """One encoder layer with the arrays of `EncoderLayerWeights` as parameters.
 
-    Loads the state dict of a `torch.nn.TransformerEncoderLayer` of as many heads, the same norm
-    order, activation and epsilon, and gives one.
+    The module loads, and can return, the state dict of a `torch.nn.TransformerEncoderLayer` with
+    as many heads and the same norm order, activation and epsilon.
 
     Parameters
     ----------
     weights : EncoderLayerWeights
-        What to start from, of any library and dtype. It is copied.
+        The initial parameters, of any library and dtype. They are copied.
     dropout : float
-        The share of numbers to drop in train mode, where `encoder_layer` applies `drop`.
+        The share of entries to drop in train mode, wherever `encoder_layer` applies `drop`.
     impl : str or callable
-        Who attends, as in `attention`.
+        The implementation, as in `attention`.
 
     Attributes
     ----------
     self_attention : MultiHeadAttention
     feed_forward : FeedForward
     self_attention_norm, feed_forward_norm : LayerNorm
-        The state dict has names such as ``self_attention.W_Q``, those of `weights.arrays()`.
+        The state dict has the names of `weights.arrays()`, such as ``self_attention.W_Q``.
     norm : str
     dropout : float
     impl : str or callable
@@ -155,9 +155,9 @@ class EncoderLayer(_Layer, EncodingModule, kind=EncoderLayerWeights):
 class DecoderLayer(_Layer, DecodingModule, kind=DecoderLayerWeights):
     """One decoder layer with the arrays of `DecoderLayerWeights` as parameters.
 
-    Loads the state dict of a `torch.nn.TransformerDecoderLayer` of as many heads, the same norm
-    order, activation and epsilon, and gives one. As there, no mask is added to what is given:
-    a causal one is `masking.causal`.
+    The module loads, and can return, the state dict of a `torch.nn.TransformerDecoderLayer` with
+    as many heads and the same norm order, activation and epsilon. As in PyTorch, the layer masks
+    nothing on its own, so pass `masking.causal` if it shall be causal.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ class DecoderLayer(_Layer, DecodingModule, kind=DecoderLayerWeights):
     feed_forward : FeedForward
     self_attention_norm, feed_forward_norm : LayerNorm
     cross_attention_norm : LayerNorm or None
-        The state dict has names such as ``self_attention.W_Q``, those of `weights.arrays()`.
+        The state dict has the names of `weights.arrays()`, such as ``self_attention.W_Q``.
     norm : str
     dropout : float
     impl : str or callable

@@ -39,12 +39,12 @@ class LayerNorm(_Normalization, kind=LayerNormWeights):
     Parameters
     ----------
     weights : LayerNormWeights
-        What to start from, of any library and dtype. It is copied.
+        The initial parameters, of any library and dtype. They are copied.
 
     Attributes
     ----------
     gain, bias : torch.nn.Parameter or None, shape (d_model,)
-        The state dict has just these names; that of a `torch.nn.LayerNorm` is loaded too.
+        The state dict has exactly these names; that of a `torch.nn.LayerNorm` can be loaded, too.
     epsilon : float
 
     Examples
@@ -73,12 +73,12 @@ class RMSNorm(_Normalization, kind=RMSNormWeights):
     Parameters
     ----------
     weights : RMSNormWeights
-        What to start from, of any library and dtype. It is copied.
+        The initial parameters, of any library and dtype. They are copied.
 
     Attributes
     ----------
     gain : torch.nn.Parameter or None, shape (d_model,)
-        The state dict has just this name; that of a `torch.nn.RMSNorm` is loaded too.
+        The state dict has exactly this name; that of a `torch.nn.RMSNorm` can be loaded, too.
     epsilon : float
 
     Examples

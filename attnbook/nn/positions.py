@@ -7,12 +7,12 @@ from attnbook.positions.biases import RelativeBias as RelativeBiasWeights
 
 
 class RelativeBias(WeightsModule, kind=RelativeBiasWeights):
-    """The learned biases of distances with the table of `positions.RelativeBias` as a parameter.
+    """Learned biases for distances with the table of `positions.RelativeBias` as a parameter.
 
     Parameters
     ----------
     weights : positions.RelativeBias
-        What to start from, of any library and dtype. It is copied.
+        The initial parameters, of any library and dtype. They are copied.
 
     Attributes
     ----------
@@ -32,5 +32,5 @@ class RelativeBias(WeightsModule, kind=RelativeBiasWeights):
     max_distance: int
 
     def forward(self, n_q: int, n_k: int) -> torch.Tensor:
-        """Return the biases (h, n_q, n_k); the last query stands at the last key."""
+        """Return the biases (h, n_q, n_k); the last query is aligned with the last key."""
         return self.weights.bias(self.table.shape[1], n_q, n_k, self.table)

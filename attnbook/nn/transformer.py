@@ -55,7 +55,8 @@ class _Stack(DroppingModule):
 class Encoder(_Stack, EncodingModule, kind=EncoderWeights):
     """A stack of encoder layers with the arrays of `EncoderWeights` as parameters.
 
-    Loads the state dict of a `torch.nn.TransformerEncoder` of the same structure, and gives one.
+    The module loads, and can return, the state dict of a `torch.nn.TransformerEncoder` with the
+    same structure.
 
     Parameters
     ----------
@@ -68,16 +69,16 @@ class Encoder(_Stack, EncodingModule, kind=EncoderWeights):
     layers : torch.nn.ModuleList of EncoderLayer
     final_norm : LayerNorm, RMSNorm or None
     positions : Rotary, Alibi, positions.RelativeBias or None
-        The state dict has names such as ``layers.0.self_attention.W_Q``, those of
-        `weights.arrays()`.
+        The state dict has the names of `weights.arrays()`, such as
+        ``layers.0.self_attention.W_Q``.
     dropout : float
     impl : str or callable
 
     Notes
     -----
     In eval mode, with `src_key_padding_mask` and without gradients, PyTorch's own module may
-    return zeros, or the bias of its last normalisation, for the tokens that are padding; this one
-    never does. `to_torch` switches that off (``enable_nested_tensor=False``).
+    return zeros, or the bias of its last normalisation, for padding tokens; this module never
+    does. `to_torch` therefore sets ``enable_nested_tensor=False``.
 
     Examples
     --------
@@ -95,8 +96,9 @@ class Encoder(_Stack, EncodingModule, kind=EncoderWeights):
 class Decoder(_Stack, DecodingModule, kind=DecoderWeights):
     """A stack of decoder layers with the arrays of `DecoderWeights` as parameters.
 
-    Loads the state dict of a `torch.nn.TransformerDecoder` of the same structure, and gives one.
-    As there, no mask is added to what is given: a causal one is `masking.causal`.
+    The module loads, and can return, the state dict of a `torch.nn.TransformerDecoder` with the
+    same structure. As in PyTorch, the stack masks nothing on its own, so pass `masking.causal` if
+    it shall be causal.
 
     Parameters
     ----------
@@ -109,8 +111,8 @@ class Decoder(_Stack, DecodingModule, kind=DecoderWeights):
     layers : torch.nn.ModuleList of DecoderLayer
     final_norm : LayerNorm, RMSNorm or None
     positions : Rotary, Alibi, positions.RelativeBias or None
-        The state dict has names such as ``layers.0.cross_attention.W_Q``, those of
-        `weights.arrays()`.
+        The state dict has the names of `weights.arrays()`, such as
+        ``layers.0.cross_attention.W_Q``.
     dropout : float
     impl : str or callable
 
@@ -129,11 +131,11 @@ class Decoder(_Stack, DecodingModule, kind=DecoderWeights):
 class Transformer(DroppingModule, kind=TransformerWeights):
     """The whole model with the arrays of `TransformerWeights` as parameters.
 
-    An encoder-decoder, or a language model where `weights` has no encoder. Weights without a
-    `source_embedding` or an `output` share the target's embedding, which is then one parameter. An
-    array that stands in two fields, or a layer that stands in a stack twice, becomes two
-    parameters, because every field is copied, and training moves them apart. So to tie the
-    embeddings leave `source_embedding` and `output` None.
+    The model is an encoder-decoder or, if `weights` has no encoder, a language model. Weights
+    without a `source_embedding` or an `output` share the target's embedding, which is then one
+    parameter. However, an array that appears in two fields, or a layer that appears twice in a
+    stack, becomes two parameters, because every field is copied, and they diverge in training. So
+    to tie the embeddings, leave `source_embedding` and `output` None.
 
     Parameters
     ----------
@@ -156,11 +158,12 @@ class Transformer(DroppingModule, kind=TransformerWeights):
 
     Notes
     -----
-    The names in the state dict are those of `weights.arrays()`. With layers ``….layers.0``, and
-    the same for every other layer, ``W`` of shape (in, out) and ``b`` of shape (out,):
+    The names in the state dict are those of `weights.arrays()`. They are listed here for layer 0,
+    and they are the same for every other layer; each ``W`` has shape (in, out), and each ``b`` has
+    shape (out,):
 
     - ``encoder.layers.0.self_attention.W_Q``, ``W_K``, ``W_V``, ``W_O``, ``b_Q``, ``b_K``, ``b_V``,
-      ``b_O``: (d_model, d_model), with fewer key heads (d_model, h_kv·d_k) for K and V;
+      ``b_O``: (d_model, d_model), or (d_model, h_kv·d_k) for K and V if there are fewer KV heads;
     - ``encoder.layers.0.feed_forward.W_1`` (d_model, d_ff), ``b_1``, ``W_2`` (d_ff, d_model),
       ``b_2``;
     - ``encoder.layers.0.self_attention_norm.gain``, ``.bias``, and of ``feed_forward_norm``:
@@ -169,11 +172,11 @@ class Transformer(DroppingModule, kind=TransformerWeights):
     - ``decoder…`` likewise, with ``cross_attention`` and ``cross_attention_norm``;
     - ``target_embedding`` and the other attributes above, where they are not None.
 
-    `from_torch` makes of a `torch.nn.Transformer` a model without embeddings: features in, features
-    out. **Unlike PyTorch's, a call of this one is causal unless told otherwise**: pass
-    ``is_causal=False`` for what PyTorch computes without `tgt_mask`. And `source_mask`, where it is
-    the same for all queries, also hides the source from the target, for which PyTorch wants
-    `memory_key_padding_mask`.
+    `from_torch` turns a `torch.nn.Transformer` into a model without embeddings, which maps features
+    to features. **Unlike PyTorch's model, this one is causal by default**, so pass
+    ``is_causal=False`` to get what PyTorch computes without `tgt_mask`. Moreover, a `source_mask`
+    that is the same for all queries also hides source tokens from the target; PyTorch needs
+    `memory_key_padding_mask` for that.
 
     Examples
     --------
@@ -210,7 +213,7 @@ class Transformer(DroppingModule, kind=TransformerWeights):
         memory_mask: Array | None = None,
         is_causal: bool = True,
     ) -> Array:
-        """Return `transformer`; `source` is None where there is no encoder."""
+        """Return `transformer`; `source` is None if there is no encoder."""
         masks: Any = {
             "source_mask": source_mask,
             "target_mask": target_mask,

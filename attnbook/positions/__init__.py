@@ -1,7 +1,7 @@
-r"""Positions: telling attention, which has no sense of order, where each token stands.
+r"""Positions: they tell attention, which has no sense of order, where each token stands.
 
-Either they are added to the tokens, as sines and cosines or as learned rows; or every
-self-attention is told: queries and keys are rotated, or a bias is added to their scores.
+Positions are either added to the tokens, as sines and cosines or as learned rows, or they act in
+every self-attention, where queries and keys are rotated or a bias is added to the scores.
 """
 
 from attnbook.positions.biases import Alibi, RelativeBias, alibi, relative_buckets

@@ -53,28 +53,30 @@ def slopes_of(n_heads: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class RelativeBias(AttentionPositions):
-    """A learned number for every head and bucket of distances, as in T5.
+    """A learned bias for every head and every bucket of distances, as in T5.
 
     Attributes
     ----------
     table : array, shape (n_buckets, h)
-        Added to the scores of head h where the key is in this bucket of `relative_buckets`.
+        Column i is added to the scores of head i; the row is the bucket of the distance between
+        query and key, as in `relative_buckets`.
     bidirectional : bool
-        Half of the buckets are for keys after the query, as an encoder needs; without it these are
-        all in bucket 0, as a decoder needs that never sees them.
+        If True, half of the buckets are for keys after the query, as an encoder needs them. If
+        False, all these keys are in bucket 0, which suits a decoder because it never sees them.
     max_distance : int
-        Every distance from here on has one bucket.
+        All distances from this one on share one bucket.
 
     Raises
     ------
     TypeError, ValueError
-        If the table is no such array, the number of its rows is odd or too small, or
-        `max_distance` is not above the distances that have a bucket each.
+        If the table is not an array of this kind, the number of its rows is odd or too small, or
+        `max_distance` is not above the distances that have a bucket of their own.
 
     Notes
     -----
-    Every layer of the stack adds the same; T5 has the scale 1 in every attention too, see
-    `MultiHeadWeights`. No kernel gives a gradient of a bias: train it with ``impl="reference"``.
+    Every layer of the stack adds the same biases. T5 also has the scale 1 in every attention; see
+    `MultiHeadWeights`. Only ``impl="reference"`` computes a gradient with respect to a bias, so
+    train with it.
 
     References
     ----------
@@ -99,23 +101,23 @@ class RelativeBias(AttentionPositions):
         check_buckets(self.table.shape[0], self.bidirectional, self.max_distance)
 
     def check_heads(self, n_heads: int, d_k: int) -> None:
-        """Raise ValueError unless the table has a column a head."""
+        """Raise ValueError unless the table has one column per head."""
         if self.table.shape[1] != n_heads:
             raise ValueError(
-                f"positions must have a table of {n_heads} columns, one a head, "
+                f"positions must have a table of {n_heads} columns, one per head, "
                 f"got shape {tuple(self.table.shape)}"
             )
 
     def bias(
         self, n_heads: int, n_q: int, n_k: int, like: Array
     ) -> Annotated[Array, "h n_q n_k"] | None:
-        """Return the learned numbers of every query and key."""
+        """Return the learned biases for every query and key."""
         xp = array_namespace(self.table)
         rows = xp.take(self.table, self.buckets(n_q, n_k), axis=0)  # (n_q·n_k, h)
         return xp.reshape(xp.matrix_transpose(rows), (n_heads, n_q, n_k))
 
     def buckets(self, n_q: int, n_k: int) -> Annotated[Array, "n_scores"]:
-        """Return the row of the table of every query and key, one query after the other."""
+        """Return the row of the table for every pair of query and key, one query after another."""
         xp, device = array_namespace(self.table), array_api_compat.device(self.table)
         how = (self.table.shape[0], self.bidirectional, self.max_distance)
         return xp.asarray(buckets_of(distances(n_q, n_k), *how).reshape(-1), device=device)
@@ -123,12 +125,12 @@ class RelativeBias(AttentionPositions):
 
 @dataclass(frozen=True)
 class Alibi(AttentionPositions):
-    """Attention with linear biases: every head has a slope, by which scores fall with distance.
+    """Attention with linear biases: in every head, scores fall with distance at a fixed slope.
 
     Attributes
     ----------
     None
-        The slopes follow from the number of heads, see `alibi`. There is nothing to learn.
+        The slopes follow from the number of heads; see `alibi`. There is nothing to learn.
 
     Examples
     --------
@@ -139,7 +141,7 @@ class Alibi(AttentionPositions):
     def bias(
         self, n_heads: int, n_q: int, n_k: int, like: Array
     ) -> Annotated[Array, "h n_q n_k"] | None:
-        """Return minus slope times distance."""
+        """Return minus the slope times the distance."""
         return alibi_of(n_heads, n_q, n_k, like)
 
 
@@ -173,10 +175,10 @@ def relative_buckets(
     bidirectional: bool = True,
     max_distance: int = 128,
 ) -> Annotated[np.ndarray, "n_q n_k"]:
-    r"""Return the bucket of the distance of every query and key, as T5 counts them.
+    r"""Return the bucket of the distance between every query and key, as T5 defines it.
 
-    With b buckets for one direction, the first e = ⌊b/2⌋ hold one distance each; from there they
-    grow, so that all distances from `max_distance` on share the last:
+    With b buckets for one direction, the first e = ⌊b/2⌋ hold one distance each. From there on,
+    the buckets grow, so that all distances from `max_distance` on share the last one:
 
     .. math:: \text{bucket}(r) = \min\Bigl(b - 1,\; e + \Bigl\lfloor
               \frac{\log(r/e)}{\log(r_{\max}/e)}\, (b - e) \Bigr\rfloor\Bigr)
@@ -185,14 +187,14 @@ def relative_buckets(
     Parameters
     ----------
     n_q, n_k : int
-        Numbers of queries and keys; the last query stands at the last key.
+        Numbers of queries and keys; the last query is aligned with the last key.
     n_buckets : int
-        An even number, in T5 32.
+        An even number; 32 in T5.
     bidirectional : bool
-        Give half of the buckets, the second, to keys after the query; without it these are all in
-        bucket 0, and b is n_buckets.
+        If True, the second half of the buckets is for keys after the query. If False, all these
+        keys are in bucket 0, and b is n_buckets.
     max_distance : int
-        r_max, in T5 128.
+        r_max; 128 in T5.
 
     Returns
     -------
@@ -206,7 +208,7 @@ def relative_buckets(
 
     Notes
     -----
-    The logarithm is taken in float32, as in the code that T5 was trained with.
+    The logarithm is computed in float32, as in the code that trained T5.
     Cost: O(n_q n_k).
 
     References
@@ -227,34 +229,35 @@ def relative_buckets(
 def alibi(
     n_heads: int, n_q: int, n_k: int, *, like: Array | None = None
 ) -> Annotated[Array, "h n_q n_k"]:
-    r"""Return minus the slope of each head times the distance of query and key.
+    r"""Return minus the slope of each head times the distance between query and key.
 
     .. math:: b_{hij} = -m_h\, |i - j|, \qquad m_h = 2^{-8h/H}, \quad h = 1, \dots, H
 
     Parameters
     ----------
     n_heads : int
-        H, at least 1. For H = 8 the slopes are 1/2, 1/4, …, 1/256. Where H is no power of 2 they
-        are those of the power below, and then every second of those of the power above.
+        H, at least 1. For H = 8 the slopes are 1/2, 1/4, …, 1/256. If H is not a power of 2, the
+        slopes are those for the next lower power, followed by every second one of those for the
+        next higher power.
     n_q, n_k : int
-        Numbers of queries and keys; the last query stands at the last key.
+        Numbers of queries and keys; the last query is aligned with the last key.
     like : array, optional
-        The result gets its library, device and dtype; NumPy's float64 without it.
+        The result gets the library, device and dtype of this array; by default NumPy's float64.
 
     Returns
     -------
     array, shape (H, n_q, n_k)
-        For ``bias=`` of `multi_head_attention` and others.
+        To be passed as ``bias=`` to `multi_head_attention` and others.
 
     Raises
     ------
     TypeError, ValueError
-        If a number is not such an int, or `like` is not an array of a real floating dtype.
+        If a number is not an int in its range, or `like` is not an array of a real floating dtype.
 
     Notes
     -----
-    Models that use it hide later keys, so the slope on that side does not matter; here it is the
-    same. A stack holds it as ``positions=Alibi()``.
+    Models that use ALiBi hide later keys, so the slope for these does not matter; here it is the
+    same on both sides. To use it in a whole stack, pass ``positions=Alibi()``.
     Cost: O(H n_q n_k).
 
     References

@@ -66,23 +66,24 @@ def rotation(
 
 @dataclass(frozen=True)
 class Llama3Scaling(Weights):
-    r"""Lower frequencies for longer texts than a model was first trained on, as in Llama 3.1.
+    r"""Lower the frequencies for texts longer than those of the first training, as in Llama 3.1.
 
     .. math:: \omega_l' = \omega_l \Bigl(s_l + \frac{1 - s_l}{\text{factor}}\Bigr), \qquad
         s_l = \operatorname{clip}\Bigl(
               \frac{N \omega_l / 2\pi - \text{low}}{\text{high} - \text{low}},\; 0,\; 1\Bigr)
 
-    A pair that turns at least `high` times in N positions keeps its frequency, one that turns at
-    most `low` times gets it divided by the factor, and between them it changes steadily.
+    A pair that makes at least `high` rotations within N positions keeps its frequency. The
+    frequency of a pair that makes at most `low` rotations is divided by the factor. In between,
+    the divisor changes steadily.
 
     Attributes
     ----------
     factor : float
         How many times longer the texts are; above 0.
     low, high : float
-        Numbers of turns; low is below high.
+        Numbers of full rotations; low is below high.
     n_positions : int
-        N, the length that the model was first trained on.
+        N, the length on which the model was first trained.
 
     Raises
     ------
@@ -114,20 +115,21 @@ class Llama3Scaling(Weights):
 
 @dataclass(frozen=True)
 class Rotary(AttentionPositions):
-    """Rotary positions of a model: which features turn, in which pairs, and how fast.
+    """Rotary positions (RoPE) of a model: which features rotate, in which pairs, and how fast.
 
     Attributes
     ----------
     base : float
-        Above 0. 10000 unless given; 500000 in Llama 3.
+        Above 0; 10000 by default, and 500000 in Llama 3.
     interleaved : bool
-        Pair feature 2l with 2l + 1, as Su et al. and GPT-J do; by default pair l with l + w/2, as
-        GPT-NeoX and Hugging Face's Llama do. `rotary_layout` makes one of the other.
+        If True, feature 2l is paired with 2l + 1, as in Su et al. and GPT-J. If False, feature l is
+        paired with l + w/2, as in GPT-NeoX and Hugging Face's Llama. `rotary_layout` converts
+        between the two.
     width : int, optional
-        w: the first so many features of each head are rotated, an even number of at least 2; all
-        of them unless given.
+        w, an even number of at least 2: the first w features of each head are rotated; all of them
+        by default.
     scaling : Llama3Scaling, optional
-        Another frequency for each pair.
+        Changes the frequency of each pair.
 
     Raises
     ------
@@ -157,7 +159,7 @@ class Rotary(AttentionPositions):
         self.check_fields()
 
     def check_heads(self, n_heads: int, d_k: int) -> None:
-        """Raise ValueError unless the features that turn are there, in pairs."""
+        """Raise ValueError unless every head has the features to rotate, in pairs."""
         if self.width is None and d_k % 2:
             raise ValueError(f"d_k must be even to rotate pairs of features, got {d_k}")
         if self.width is not None and self.width > d_k:
@@ -166,7 +168,7 @@ class Rotary(AttentionPositions):
     def turn(self, start: int) -> Callable[[Array], Array]:
         """Return what rotates queries and keys (..., n, d_k) at the positions start, start + 1, ….
 
-        Its n is that of its first call. Cosines and sines are computed there, and kept.
+        The first call fixes n, and it computes the cosines and sines, which are then kept.
         """
         return rotation(start, self.interleaved, self._frequencies)
 
@@ -199,7 +201,7 @@ def rotary(
     base: float = 10000.0,
     width: int | None = None,
 ) -> Annotated[Array, "... n d"]:
-    r"""Rotate every pair of features by its position's angle: rotary position embedding.
+    r"""Rotate every pair of features by the angle of its position: rotary position embedding.
 
     .. math:: \begin{pmatrix} y_a \\ y_b \end{pmatrix} =
               \begin{pmatrix} \cos i\omega_l & -\sin i\omega_l \\
@@ -211,22 +213,22 @@ def rotary(
     Parameters
     ----------
     x : array, shape (..., n, d), real floating dtype
-        Queries or keys of one head or of many, with even d unless `width` is given. Values are not
+        Queries or keys of one or more heads, with even d unless `width` is given. Values are not
         rotated.
     start : int
         Position of the first row, at least 0.
     interleaved : bool
-        Pair feature 2l with 2l + 1; by default pair l with l + d/2.
+        If True, feature 2l is paired with 2l + 1; by default, l is paired with l + d/2.
     base : float
         Above 0.
     width : int, optional
-        Rotate the first so many features alone, an even number of at least 2; all unless given.
-        It stands for d in the angles.
+        Rotate only the first `width` features, an even number of at least 2; all by default. Its
+        value replaces d in the angles.
 
     Returns
     -------
     array, shape (..., n, d)
-        Of the dtype of `x`; half precision is rotated in float32.
+        Has the dtype of `x`; half precision is rotated in float32.
 
     Raises
     ------
@@ -235,12 +237,13 @@ def rotary(
 
     Notes
     -----
-    Lengths stay, and the score of a rotated query and a rotated key depends on the difference of
-    their positions, not on the positions. `interleaved=True` is the layout of Su et al. and of
-    GPT-J, the default that of GPT-NeoX and of Hugging Face's Llama; `to_interleaved` and
-    `to_halves` go from one to the other. Layers with ``rotate=True`` have the default, halves and
-    base 10000; a stack of layers may hold a `Rotary` of its own.
-    Cost: O(n d) a head. The angles are computed by NumPy in float64, and copied, at every call.
+    A rotation does not change the lengths of rows, and the score of a rotated query and a rotated
+    key depends only on the difference of their positions. `interleaved=True` is the layout of Su
+    et al. and of GPT-J; the default is that of GPT-NeoX and of Hugging Face's Llama.
+    `to_interleaved` and `to_halves` convert between the two. Layers with ``rotate=True`` use the
+    default layout, halves, and base 10000, but a stack of layers may hold a `Rotary` of its own.
+    Cost: O(n d) per head. NumPy computes the angles in float64 at every call, and they are copied
+    to the device.
 
     References
     ----------
@@ -274,12 +277,12 @@ def to_interleaved(
     Parameters
     ----------
     x : array, shape (..., h·d)
-        Queries or keys of one head, a W_Q or W_K, or their biases: head i in the columns i·d to
+        Queries or keys, a W_Q or W_K, or their biases, with head i in the columns i·d to
         (i + 1)·d - 1.
     n_heads : int
-        h; for a W_K that of the key heads.
+        h; for a W_K, the number of KV heads.
     width : int, optional
-        w: only the first so many features of each head are rotated; all unless given.
+        w: only the first w features of each head are rotated; all by default.
 
     Returns
     -------
@@ -288,13 +291,13 @@ def to_interleaved(
     Raises
     ------
     TypeError, ValueError
-        If `x` is not such an array, or a number does not fit it.
+        If `x` is not such an array, or a number does not match it.
 
     Notes
     -----
-    ``rotary(to_interleaved(x), interleaved=True)`` is ``to_interleaved(rotary(x))``. Scores stay as
-    they are where queries and keys are both reordered, so a model may change its layout: see
-    `rotary_layout`. The inverse is `to_halves`.
+    ``rotary(to_interleaved(x), interleaved=True)`` is ``to_interleaved(rotary(x))``. Scores do not
+    change if both queries and keys are reordered, so a model can be converted to another layout;
+    see `rotary_layout`. The inverse is `to_halves`.
     Cost: a copy.
 
     Examples
@@ -315,7 +318,7 @@ def to_halves(
     Parameters
     ----------
     x, n_heads, width
-        As in `to_interleaved`, whose inverse this is.
+        As in `to_interleaved`, of which this function is the inverse.
 
     Returns
     -------

@@ -34,7 +34,7 @@ def sinusoidal(
     base: float = 10000.0,
     like: Array | None = None,
 ) -> Annotated[Array, "n d_model"]:
-    r"""Return the sines and cosines of `n` positions, one row a position.
+    r"""Return the sines and cosines of `n` positions, one row per position.
 
     .. math:: PE(i) = [\sin i\omega_0, \dots, \sin i\omega_{d/2-1}, \;
                        \cos i\omega_0, \dots, \cos i\omega_{d/2-1}],
@@ -47,14 +47,15 @@ def sinusoidal(
     d_model : int
         Width d, even and at least 2.
     start : int
-        The first position, at least 0. With n tokens in a cache the next one stands at n.
+        The first position, at least 0. For example, if a cache holds n tokens, the position of the
+        next one is n.
     interleaved : bool
-        Put sine and cosine of each pair side by side, sin, cos, sin, cos, …, as Vaswani et al.
-        wrote it; by default all sines stand before all cosines.
+        If True, the sine and the cosine of each pair are side by side, sin, cos, sin, cos, …, as
+        Vaswani et al. wrote it; by default, all sines come before all cosines.
     base : float
         Above 0. The wavelengths grow from 2π to nearly 2π·base.
     like : array, optional
-        The table gets its library, device and dtype; NumPy's float64 without it.
+        The table gets the library, device and dtype of this array; by default NumPy's float64.
 
     Returns
     -------
@@ -67,9 +68,10 @@ def sinusoidal(
 
     Notes
     -----
-    PE(i)·PE(j) depends on i - j alone, and PE(i + k) is a fixed rotation of PE(i). The two
-    layouts are permutations of each other (claim 18).
-    Computed by NumPy in float64, rounded once and copied to its device. Cost: O(n d_model).
+    PE(i)·PE(j) depends only on i - j, and PE(i + k) is a fixed rotation of PE(i). The two layouts
+    are permutations of each other (claim 18).
+    NumPy computes the table in float64; it is rounded once and copied to the device.
+    Cost: O(n d_model).
 
     References
     ----------
@@ -95,7 +97,7 @@ def sinusoidal(
 def learned(
     table: Annotated[Array, "N d_model"], n: int, *, start: int = 0
 ) -> Annotated[Array, "n d_model"]:
-    """Return the rows of `n` positions from a table that is learned like any other matrix.
+    """Return the rows for `n` positions from a table that is learned like any other matrix.
 
     Parameters
     ----------
@@ -108,13 +110,13 @@ def learned(
     Returns
     -------
     array, shape (n, d_model)
-        A view where the library can.
+        A view if the library supports views.
 
     Raises
     ------
     TypeError, ValueError
-        If `table` is not such an array, a number is not an int of at least 0, or start + n
-        positions are more than the table has.
+        If `table` is not such an array, a number is not an int of at least 0, or the table has
+        fewer than start + n positions.
 
     References
     ----------

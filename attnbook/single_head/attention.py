@@ -1,4 +1,4 @@
-r"""Attention: every query takes a weighted mean of the values.
+r"""Attention: every query returns a weighted mean of the values.
 
 .. math:: \operatorname{Attention}(Q, K, V) = \operatorname{softmax}(\beta\,QK^\top + B)\,V
 
@@ -55,40 +55,39 @@ def attention_weights(
     ----------
     query : array, shape (..., n_q, d_k), real floating dtype
     key : array, shape (..., n_k, d_k)
-        Of the library, device and dtype of `query`. Leading axes broadcast, so grouped heads are
-        (..., kv, group, n_q, d_k) against (..., kv, 1, n_k, d_k).
+        Has the library, device and dtype of `query`. Leading axes broadcast, so for grouped heads
+        you pass queries (..., kv, group, n_q, d_k) and keys (..., kv, 1, n_k, d_k).
     mask : boolean array that broadcasts to (..., n_q, n_k), optional
         **True = may attend.**
     bias : array that broadcasts to (..., n_q, n_k), optional
-        Finite numbers added to the scaled scores, of the dtype of `query`.
+        Finite numbers that are added to the scaled scores, in the dtype of `query`.
     scale : float, optional
         β above, finite and at least 0; 1/√d_k by default.
     is_causal : bool
-        Also hide every key that comes later than its query. The **last** query stands at the last
-        key: query i sees key j where j ≤ i + n_k − n_q, as in `masking.causal`.
+        Also hide every key that comes later than its query. The **last** query is aligned with the
+        last key, which means that query i sees key j if j ≤ i + n_k − n_q, as in `masking.causal`.
 
     Returns
     -------
     array, shape (..., n_q, n_k)
-        Weights of the dtype of `query`. Each row is at least 0 and sums to 1; a row that may see
-        no key is 0. float16 and bfloat16 are computed in float32 and rounded once at the end.
+        Weights in the dtype of `query`. They are at least 0, and each row sums to 1; a fully
+        masked row is 0. float16 and bfloat16 are computed in float32 and rounded once at the end.
 
     Raises
     ------
     TypeError
-        For anything but arrays of one library and one real floating dtype, a mask that is not
-        boolean, a boolean bias, a scale that is not a real number, or an `is_causal` that is not a
-        bool.
+        If the inputs are not arrays of one library and one real floating dtype, the mask is not
+        boolean, the bias is boolean, the scale is not a real number, or `is_causal` is not a bool.
     ValueError
-        For shapes that do not fit, arrays on different devices, a scale that is negative, infinite
-        or NaN, and d_k = 0 without a scale.
+        If the shapes do not match, the arrays are on different devices, the scale is negative,
+        infinite or NaN, or d_k = 0 and no scale is given.
 
     Notes
     -----
-    n_q, n_k and any leading axis may be 0. NaN or +∞ in a score makes its row NaN. A masked score
-    is −∞ whatever it was; but PyTorch's gradient of a query multiplies every key by its weight, and
-    0 · NaN is NaN, so keep NaN and infinities out of masked keys too.
-    Values of `bias` are not inspected.
+    n_q, n_k and any leading axis may be 0. A score of NaN or +∞ makes its whole row NaN. Masking
+    sets a score to −∞ whatever it was before. However, PyTorch's gradient with respect to a query
+    multiplies every key by its weight, and 0 · NaN is NaN, so keep NaN and infinities out of
+    masked keys, too. The values of `bias` are not checked.
     Cost: O(n_q n_k d_k) time and O(n_q n_k) memory.
 
     See Also
@@ -124,7 +123,7 @@ def attention(
     is_causal: bool = False,
     impl: kernels.Impl = kernels.REFERENCE,
 ) -> Annotated[Array, "... n_q d_v"]:
-    r"""Return for each query the mean of the values, weighted by how well their keys match.
+    r"""Return for each query a mean of the values, weighted by how well their keys match.
 
     .. math:: O = \operatorname{softmax}(\beta\,QK^\top + B)\,V, \qquad \beta = 1/\sqrt{d_k}
 
@@ -133,43 +132,44 @@ def attention(
     query, key, mask, bias, scale, is_causal
         As in `attention_weights`. In `mask`, **True = may attend.**
     value : array, shape (..., n_k, d_v)
-        One row a key, of any width d_v, of the library, device and dtype of `query`.
+        One row per key, of any width d_v, in the library, device and dtype of `query`.
     impl : str or callable
-        Who computes it: ``"reference"``, the first rung of `attnbook.kernels.LADDER`, which the
-        book prints, or a faster rung. None falls back to another; `backends` says which can run.
-        Or a function of your own, ``f(query, key, value, mask, bias, scale, is_causal)``: so your
-        attention runs inside any model of this package. A `kernels.Recorder` is one that keeps the
-        attention weights.
+        The implementation: ``"reference"``, the first rung of `attnbook.kernels.LADDER`, whose
+        source the book prints, or a faster rung. No rung falls back to another, and `backends`
+        says which ones can run on your machine. You can also pass a function of your own,
+        ``f(query, key, value, mask, bias, scale, is_causal)``, so that your attention runs inside
+        any model of this package. For example, a `kernels.Recorder` keeps the attention weights.
 
     Returns
     -------
     array, shape (..., n_q, d_v)
-        Of the library, device and dtype of `query`. A query that may see no key gets zeros. Under
-        ``torch.autocast`` rungs with a backward pass return its dtype, as PyTorch's own function
-        does.
+        Has the library, device and dtype of `query`. A fully masked query gets zeros. Under
+        ``torch.autocast``, the rungs with a backward pass return the dtype of autocast, as
+        PyTorch's own function does.
 
     Raises
     ------
     TypeError, ValueError
-        As in `attention_weights`; also if `impl` is unknown or does not take such arrays. In the
-        backward pass of ``"numba"`` and ``"packed"``, ValueError for scores beyond ±10⁹.
+        As in `attention_weights`, and if `impl` is unknown or does not take these arrays. The
+        backward pass of ``"numba"`` and ``"packed"`` raises ValueError for scores beyond ±10⁹.
     ImportError
-        If `impl` needs a package that is not installed; the message says how to get it.
+        If `impl` needs a package that is not installed; the message says how to install it.
 
     Notes
     -----
     Each row of the result lies in the convex hull of the values that its query may see (claim 5).
-    A value is multiplied by its weight even where that is 0, so a NaN or an infinity in `value`
-    reaches every query, masked or not: 0 · NaN is NaN. From ``"tiled"`` on, what is hidden may not
-    even be read, and then it reaches none.
-    Gradients flow through PyTorch's autograd, and stay finite in rows that may see no key;
-    `attention_vjp` has them for the other libraries.
-    Cost: O(n_q n_k (d_k + d_v)) time and O(n_q n_k) memory; from ``"tiled"`` on, the memory beside
-    the result grows with n_q + n_k only. Those give no gradient of `bias`, and their backward pass
-    reads the result, which PyTorch therefore does not let you change in place.
-    From ``"in_place"`` on the division comes last, so a mean of values near the largest number of
-    the dtype may overflow. ``"numba"`` and ``"packed"`` sum a score in one chain: up to d_k = 256
-    their error stays within twice that of PyTorch in float32, and grows beyond.
+    A value is multiplied by its weight even where the weight is 0, and 0 · NaN is NaN, so a NaN or
+    an infinity in `value` reaches every query, masked or not. From ``"tiled"`` on, hidden values
+    may not even be read, and then they reach no query.
+    Gradients flow through PyTorch's autograd and stay finite in fully masked rows; for the other
+    libraries, `attention_vjp` computes them.
+    Cost: O(n_q n_k (d_k + d_v)) time and O(n_q n_k) memory. From ``"tiled"`` on, the memory in
+    addition to the result grows only with n_q + n_k. Those rungs compute no gradient with respect
+    to `bias`, and their backward pass reads the result, so PyTorch does not let you change the
+    result in place.
+    From ``"in_place"`` on, the division comes last, so a mean of values near the largest number of
+    the dtype may overflow. ``"numba"`` and ``"packed"`` sum each score in one chain. Up to
+    d_k = 256 their error stays within twice that of PyTorch in float32; for larger d_k it grows.
 
     References
     ----------
@@ -222,28 +222,30 @@ def attention_vjp(
     grad_output : array, shape (..., n_q, d_v)
         G, of exactly the shape that `attention` returns.
     impl : str
-        As in `attention`: the reference, or one with a backward pass (``"tiled"``, ``"numba"``,
-        ``"packed"``, ``"triton"``), which makes the weights again, a tile at a time,
-        from what the forward pass left.
+        As in `attention`: the reference, or a rung with a backward pass (``"tiled"``, ``"numba"``,
+        ``"packed"``, ``"triton"``), which recomputes the weights tile by tile from what the
+        forward pass stored.
 
     Returns
     -------
     grad_query, grad_key, grad_value : arrays
-        Of the shapes and dtype of `query`, `key` and `value`; leading axes that were broadcast are
-        summed. A query that may see no key has a gradient of 0 and gives none.
+        Have the shapes and the dtype of `query`, `key` and `value`; leading axes that were
+        broadcast are summed. A fully masked query has a gradient of 0 and contributes nothing to
+        the gradients of keys and values.
 
     Raises
     ------
     TypeError, ValueError
-        As in `attention`, and ValueError if `grad_output` has another shape than its output.
+        As in `attention`, and ValueError if `grad_output` does not have the shape of its output.
         ``"numba"`` and ``"packed"`` also raise ValueError for scores beyond ±10⁹.
 
     Notes
     -----
-    For libraries without autograd (NumPy, CuPy); equal to PyTorch's autograd to rounding. What the
-    compiled ``"numba"``, ``"packed"`` and ``"triton"`` return of tensors is detached.
+    Use it with libraries that have no autograd (NumPy, CuPy); the result equals that of PyTorch's
+    autograd up to rounding. If the inputs are tensors, the compiled ``"numba"``, ``"packed"`` and
+    ``"triton"`` return detached tensors.
     Cost: O(n_q n_k (d_k + d_v)) time, O(n_q n_k) memory, about 2.5 times that of `attention`.
-    Derived in the chapter `single_head`.
+    The chapter `single_head` derives the formulas.
 
     Examples
     --------

@@ -26,7 +26,7 @@ class SingleHeadWeights(Weights):
     W_K : array, shape (d_key, d_k)
     W_V : array, shape (d_value, d_v)
     W_O : array, shape (d_v, d_out), optional
-        Without it the head returns the mixed values themselves, of width d_v.
+        Without it, the head returns the mixed values themselves, of width d_v.
 
     Raises
     ------
@@ -73,20 +73,20 @@ class SingleHeadWeights(Weights):
     ) -> "SingleHeadWeights":
         r"""Draw Xavier-uniform matrices (NumPy, float64).
 
-        Entries are uniform in ±√(6 / (rows + columns)), a compromise that keeps the
-        variance of activations and of gradients much the same from layer to layer (Glorot and
+        Entries are uniform in ±√(6 / (rows + columns)). This bound is a compromise that keeps the
+        variance of activations and of gradients about the same from layer to layer (Glorot and
         Bengio 2010).
 
         Parameters
         ----------
         rng : numpy.random.Generator or int
-            Where the numbers come from; an int is a seed.
+            The source of the random numbers; an int is a seed.
         d_query, d_key, d_value : int
-            Widths of the inputs; d_key is d_query and d_value is d_key unless given.
+            Widths of the inputs. By default d_key is d_query, and d_value is d_key.
         d_k, d_v : int
-            Width of queries and keys, and of values, inside the head.
+            Width of queries and keys, and width of values, inside the head.
         d_out : int, optional
-            Width of the output. Without it there is no W_O.
+            Width of the output. Without it, there is no W_O.
 
         Raises
         ------
@@ -124,15 +124,16 @@ def single_head_attention(
     query : array X, shape (..., n_q, d_query)
     key : array Y, shape (..., n_k, d_key)
     value : array Z, shape (..., n_k, d_value)
-        Self-attention passes one array three times; cross-attention passes key = value from
-        elsewhere, of another width if W_K and W_V have it.
+        For self-attention, pass one array three times. For cross-attention, key and value are
+        another array, whose width may differ from that of the query if W_K and W_V have that many
+        rows.
     weights : SingleHeadWeights
     mask : boolean array that broadcasts to (..., n_q, n_k), optional
         **True = may attend.**
     is_causal : bool
         Also hide every key that comes later than its query, as in `attention`.
     impl : str or callable
-        Who attends, as in `attention`; the projections are the same for all.
+        The implementation, as in `attention`; the projections are the same for all of them.
 
     Returns
     -------
@@ -142,11 +143,13 @@ def single_head_attention(
     Raises
     ------
     TypeError, ValueError
-        As in `attention`; ValueError if an input is not as wide as its matrix is high.
+        As in `attention`, and ValueError if the width of an input is not the number of rows of its
+        matrix.
 
     Notes
     -----
-    In half precision the projections are rounded to that precision, the attention is not.
+    In half precision, the projections are rounded to that precision, but the intermediate results
+    of attention are not.
     Cost: O(n d_query d_k + n_q n_k (d_k + d_v)) time.
 
     Examples

@@ -29,7 +29,7 @@ def softmax(x: Annotated[Array, "..."], axis: int = -1) -> Annotated[Array, "...
     Returns
     -------
     array
-        Weights of the shape, dtype, library and device of `x`. float16 and bfloat16 are computed
+        Weights with the shape, dtype, library and device of `x`. float16 and bfloat16 are computed
         in float32 and rounded once at the end.
 
     Raises
@@ -41,9 +41,9 @@ def softmax(x: Annotated[Array, "..."], axis: int = -1) -> Annotated[Array, "...
 
     Notes
     -----
-    A slice of −∞ alone gives zeros, not NaN. An empty axis gives an empty result. NaN or +∞ in a
-    slice makes that whole slice NaN and leaves the others as they are.
-    Cost: O(n) time and memory a slice. Proved as claim 1 of the book.
+    A slice that holds only −∞ gives zeros, not NaN. An empty axis gives an empty result. NaN or +∞
+    in a slice makes that whole slice NaN and leaves the others unchanged.
+    Cost: O(n) time and memory per slice. The book proves it as claim 1.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def softmax(x: Annotated[Array, "..."], axis: int = -1) -> Annotated[Array, "...
 
 
 def log_softmax(x: Annotated[Array, "..."], axis: int = -1) -> Annotated[Array, "..."]:
-    r"""Return the logarithm of the softmax along `axis`, without taking it of a rounded zero.
+    r"""Return the logarithm of the softmax along `axis`, without ever taking log of a rounded zero.
 
     .. math:: \log\operatorname{softmax}(x)_i = x_i - m - \log \sum_j e^{x_j - m}
 
@@ -69,7 +69,7 @@ def log_softmax(x: Annotated[Array, "..."], axis: int = -1) -> Annotated[Array, 
     Returns
     -------
     array
-        Log-weights of the shape, dtype, library and device of `x`.
+        Log-weights with the shape, dtype, library and device of `x`.
 
     Raises
     ------
@@ -80,8 +80,9 @@ def log_softmax(x: Annotated[Array, "..."], axis: int = -1) -> Annotated[Array, 
 
     Notes
     -----
-    A slice of −∞ alone stays −∞ (the logarithm of its zero weights). NaN and +∞ as in `softmax`.
-    Cost: O(n) time and memory a slice.
+    A slice that holds only −∞ stays −∞ (the logarithm of its zero weights). NaN and +∞ have the
+    same effect as in `softmax`.
+    Cost: O(n) time and memory per slice.
 
     Examples
     --------

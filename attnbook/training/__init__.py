@@ -1,6 +1,6 @@
 """Chapters `training` and `backpropagation`: loss, gradients, optimizers, the loop, checkpoints.
 
-The names are imported when they are first used, since `train` and `evaluate` need PyTorch, and
+The names are imported when they are first used, because `train` and `evaluate` need PyTorch, and
 checkpoints need safetensors.
 """
 

@@ -25,27 +25,27 @@ Path = str | os.PathLike
 
 
 def save_weights(path: Path, weights: Weights) -> None:
-    """Write `weights` to a file: their arrays, and how they are put together.
+    """Write `weights` to a file: their arrays and their structure.
 
     Parameters
     ----------
     path : str or path
-        If the file exists, it is replaced, at once or not at all.
+        If the file exists, it is replaced atomically: completely or not at all.
     weights : Weights
         Weights of any class of this package, such as `TransformerWeights`, in any library.
 
     Raises
     ------
     TypeError
-        If `weights` are not of a class of this package, or `path` is not a path.
+        If `weights` is not of a class of this package, or `path` is not a path.
     OSError
         If the file cannot be written.
 
     Notes
     -----
-    bfloat16 is stored as float32, which holds it exactly. An array that stands in two fields is
-    written once for each, because the names of such a file share no memory, and it comes back as
-    two arrays.
+    bfloat16 is stored as float32, which holds it exactly. An array that appears in two fields is
+    written twice, because the names in such a file cannot share memory, and it is read back as two
+    arrays.
 
     Examples
     --------
@@ -61,21 +61,21 @@ def save_weights(path: Path, weights: Weights) -> None:
 
 
 def load_weights(path: Path, library: str = "numpy") -> Any:
-    """Read the weights that `save_weights` wrote, or those of the model in a training checkpoint.
+    """Read weights that `save_weights` wrote, or those of the model in a training checkpoint.
 
     Parameters
     ----------
     path : str or path
     library : str
-        The library of the arrays: ``"numpy"``, ``"torch"`` or ``"cupy"``. PyTorch need not be
-        installed for the others.
+        The library of the arrays: ``"numpy"``, ``"torch"`` or ``"cupy"``. The others do not need
+        PyTorch.
 
     Returns
     -------
     Weights
-        They have the class and the dtype that were saved; where the library has no bfloat16, they
-        are in float32. From a checkpoint they are the weights that `train` leaves in the model:
-        with `patience` those of the best evaluation so far, else the last.
+        They have the class and the dtype that were saved; if the library has no bfloat16, they are
+        float32. From a checkpoint, you get the weights that `train` leaves in the model: with
+        `patience` those of the best evaluation so far, otherwise the latest.
 
     Raises
     ------
@@ -88,7 +88,8 @@ def load_weights(path: Path, library: str = "numpy") -> Any:
 
     Notes
     -----
-    It builds classes of this package alone, whatever the file says, and runs no code from it.
+    Whatever the file contains, the function builds only classes of this package and runs no code
+    from the file.
 
     Examples
     --------

@@ -41,61 +41,63 @@ def train(
     checkpoint: str | os.PathLike | None = None,
     progress: bool = False,
 ) -> History:
-    r"""Train `model` in place, and return what happened.
+    r"""Train `model` in place, and return the history of the run.
 
-    One update: the gradient of the mean loss over all tokens of the batch, shortened to
-    `settings.clip`, then a step of AdamW or of plain gradient descent,
+    Each update computes the gradient of the mean loss over all tokens of the batch, clips its norm
+    to `settings.clip`, and makes a step of AdamW or of plain gradient descent,
     params - lr · grads, with the `learning_rate` of the step.
 
     Parameters
     ----------
     model : torch.nn.Module
-        It is called as ``model(source, inputs, source_mask=…, target_mask=…)`` for logits
-        (b, n, V), as `attnbook.nn.Transformer` is; ``torch.compile`` may have compiled it.
+        Called as ``model(source, inputs, source_mask=…, target_mask=…)``, it must return logits
+        (b, n, V), as `attnbook.nn.Transformer` does. ``torch.compile`` may have compiled it.
     batches : callable
-        ``batches(step)`` is the `Batch` of the update that follows `step` updates. It must be the
-        same at each call, as that of `attnbook.data.Batches` is.
+        ``batches(step)`` returns the `Batch` of the update that follows `step` updates. It must
+        return the same batch at every call, as `attnbook.data.Batches` does.
     settings : Settings
     loss : callable, optional
-        ``loss(logits, labels, mask)`` is the mean over the tokens where `mask` is True. By default
-        it is the cross-entropy with label smoothing.
+        ``loss(logits, labels, mask)`` returns the mean over the tokens where `mask` is True. The
+        default is the cross-entropy with label smoothing.
     validate : callable, optional
-        ``validate(model)`` is a number, **lower is better**. It is called every
+        ``validate(model)`` returns a number, **lower is better**. It is called every
         `settings.eval_every` updates, in eval mode and without gradients.
     checkpoint : str or path, optional
-        A file, in a directory that exists. If the file exists, the run goes on from it. It is
-        written at the start, every `settings.checkpoint_every` updates, at the end, and at an
-        interrupt.
+        A file in an existing directory. If the file exists, the run continues from it. It is
+        written at the start, every `settings.checkpoint_every` updates, at the end, and when you
+        interrupt the run.
     progress : bool
-        Whether to show a bar.
+        Whether to show a progress bar.
 
     Returns
     -------
     History
-        The history of the whole run, with what came before the checkpoint.
+        The history of the whole run, including what happened before the checkpoint.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is not of its type, settings and arguments do not go together, a batch has no
-        label, the loss does not depend on the logits, or the checkpoint is damaged or of another
-        run.
+        If an argument does not have its type, settings and arguments contradict each other, a batch
+        has no label, the loss does not depend on the logits, or the checkpoint is damaged or
+        belongs to another run.
     FloatingPointError
         If the loss or its gradient is infinite or NaN. That update is not made.
     KeyboardInterrupt
-        After Ctrl-C, when the current update is finished and the checkpoint is written. A second
-        Ctrl-C stops at once, and leaves the earlier checkpoint.
+        After Ctrl-C, as soon as the current update is finished and the checkpoint is written. A
+        second Ctrl-C stops at once and keeps the earlier checkpoint.
 
     Notes
     -----
-    The model ends in eval mode and without gradients. With `settings.patience` it has the weights
-    of its best evaluation. The random generators of the caller stay as they were: dropout draws
-    from a generator that each step seeds anew with `settings.seed`, the step and the process.
+    Afterwards the model is in eval mode and has no gradients. With `settings.patience`, it has the
+    weights of its best evaluation. The random generators of the caller do not change, because
+    dropout draws from a generator that each step seeds with `settings.seed`, the step and the
+    process.
 
-    Under ``torchrun`` each process calls this function with the same arguments, its model on its
-    own device. Each takes its rows of every batch; the gradient is that of the whole batch. The
-    model starts as that of process 0, which alone evaluates, writes the checkpoint and shows the
-    bar; all must see the file.
+    Under ``torchrun``, each process calls this function with the same arguments and with its model
+    on its own device. Each process takes its rows of every batch, and the gradient is that of the
+    whole batch. All models start with the parameters of process 0. Only this process evaluates,
+    writes the checkpoint and shows the progress bar, but all processes must be able to read the
+    file.
 
     References
     ----------
@@ -155,10 +157,10 @@ def evaluate(
     Parameters
     ----------
     model : torch.nn.Module
-        As for `train`. The model and its parts stay in the modes in which they were.
+        As for `train`. The model and its submodules keep their train or eval modes.
     batches : iterable of Batch
     loss : callable, optional
-        As for `train`; by default the cross-entropy.
+        As for `train`; the default is the cross-entropy.
 
     Returns
     -------
@@ -167,7 +169,7 @@ def evaluate(
     Raises
     ------
     TypeError, ValueError
-        If `batches` are not `Batch` objects, or hold no label.
+        If `batches` does not yield `Batch` objects, or holds no label.
 
     Examples
     --------

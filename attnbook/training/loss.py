@@ -20,7 +20,7 @@ def cross_entropy(
     *,
     label_smoothing: float = 0.0,
 ) -> Annotated[Array, ""]:
-    r"""Return the mean surprise in nats over the tokens that count.
+    r"""Return the cross-entropy loss: the mean surprisal in nats over the tokens that count.
 
     .. math:: \mathcal L = -\frac1{n_y} \sum_i \Bigl( (1 - \varepsilon) \log p_{i, y_i}
               + \frac{\varepsilon}{\lvert\mathcal V\rvert} \sum_j \log p_{i,j} \Bigr),
@@ -31,9 +31,9 @@ def cross_entropy(
     Parameters
     ----------
     logits : array, shape (..., n, V), real floating dtype
-        Logits, **not** probabilities: this function takes the softmax.
+        Logits, **not** probabilities, because this function applies the softmax.
     targets : integer array y, shape (..., n)
-        The right tokens. Where the mask is False they may be any number, such as -100.
+        The correct tokens. Where the mask is False, they may be any number, such as -100.
     mask : boolean array, shape (..., n), optional
         **True = counts.** Padding must be False.
     label_smoothing : float
@@ -42,20 +42,21 @@ def cross_entropy(
     Returns
     -------
     array, shape ()
-        In the dtype of `logits`; half precision is computed in float32. It is 0 if no token counts,
-        where the function of PyTorch gives NaN.
+        Has the dtype of `logits`; half precision is computed in float32. If no token counts, the
+        result is 0, whereas PyTorch's function returns NaN.
 
     Raises
     ------
     TypeError
-        If dtypes or libraries do not fit.
+        If dtypes or libraries do not match.
     ValueError
-        If shapes do not fit, a target that counts is not from 0 to V - 1, or `label_smoothing` is
+        If shapes do not match, a target that counts is not from 0 to V - 1, or `label_smoothing` is
         not from 0 to 1.
 
     Notes
     -----
-    ``exp(L)`` is the perplexity, L / log 2 the bits a token. A uniform guess has L = log V.
+    ``exp(L)`` is the perplexity, and L / log 2 is the number of bits per token. A uniform guess has
+    L = log V.
     Cost: O(n V).
 
     References

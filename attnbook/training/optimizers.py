@@ -25,7 +25,7 @@ class SGD:
     Attributes
     ----------
     weight_decay : float
-        λ, for matrices alone; arrays of one axis, biases and gains, do not decay.
+        λ, only for matrices; arrays with one axis, which are biases and gains, do not decay.
 
     Raises
     ------
@@ -70,31 +70,32 @@ class AdamW:
     Parameters
     ----------
     weights : Weights
-        What is to be trained, of any library; only its shapes are read.
+        The weights to train, in any library; only their shapes are used.
     betas : pair of floats
-        β₁ and β₂: the share that the running means of the gradients and of their squares keep.
+        β₁ and β₂: the share of its old value that the running mean of the gradients, and that of
+        their squares, keeps in each update.
     epsilon : float
-        ε keeps a gradient that was always 0 from being divided by 0.
+        ε, which prevents a division by 0 where the gradient was always 0.
     weight_decay : float
-        λ, for matrices alone; arrays of one axis, biases and gains, do not decay.
+        λ, only for matrices; arrays with one axis, which are biases and gains, do not decay.
 
     Attributes
     ----------
     means, squares : Weights
-        The running means of the gradient and of its square, of the structure of the weights; 0 at
-        the start. In half precision they and each step are float32.
+        The running means of the gradient and of its square, with the structure of the weights; 0
+        at the start. For weights in half precision, these means and each step are float32.
     n_steps : int
         The number of updates made.
 
     Raises
     ------
     TypeError, ValueError
-        If `weights` are no `Weights`, or a number is out of its range.
+        If `weights` is not a `Weights` object, or a number is out of its range.
 
     Notes
     -----
-    A step writes to no array: it returns new weights, and the optimizer keeps new means. The
-    defaults are those of `Settings`, not of PyTorch.
+    A step changes no array in place; it returns new weights, and the optimizer keeps new means. The
+    defaults are those of `Settings`, not those of PyTorch.
 
     References
     ----------
@@ -153,32 +154,33 @@ class AdamW:
 
 
 def clip_gradients(gradients: Any, longest: float | None) -> tuple[Any, float]:
-    r"""Shorten the gradient of all weights together where it is longer than `longest`.
+    r"""Scale the gradient of all weights down if its norm is above `longest`.
 
     .. math:: g \leftarrow \min\Bigl(1, \frac{c}{\lVert g \rVert}\Bigr)\, g,
 
-    where ‖g‖ is the length over the numbers of all arrays.
+    where ‖g‖ is the norm over the entries of all arrays together.
 
     Parameters
     ----------
     gradients : Weights
     longest : float, or None
-        c, above 0; None leaves the gradient as it is.
+        c, above 0; None leaves the gradient unchanged.
 
     Returns
     -------
     gradients : Weights of the same class
     norm : float
-        The length before.
+        The norm before clipping.
 
     Raises
     ------
     TypeError, ValueError
-        If `gradients` are no `Weights`, or `longest` is not a number above 0.
+        If `gradients` is not a `Weights` object, or `longest` is not a number above 0.
 
     Notes
     -----
-    As `torch.nn.utils.clip_grad_norm_`, which divides by the length plus 10⁻⁶.
+    The function agrees with `torch.nn.utils.clip_grad_norm_`, except that PyTorch divides by the
+    norm plus 10⁻⁶.
 
     References
     ----------

@@ -10,7 +10,7 @@ from attnbook.training.settings import Settings
 def learning_rate(step: int, settings: Settings) -> float:
     r"""Return the learning rate of the update that follows `step` updates.
 
-    With t = step + 1 the number of the update and w = max(warmup, 1), it rises along a line,
+    With the number of the update t = step + 1, and w = max(warmup, 1), it rises linearly,
 
     .. math:: \eta_t = \text{lr} \cdot t / w \qquad (t \le w),
 
@@ -26,7 +26,7 @@ def learning_rate(step: int, settings: Settings) -> float:
     Parameters
     ----------
     step : int
-        The number of updates already made, from 0; the first update is that of step 0.
+        The number of updates already made; the first update is that of step 0.
     settings : Settings
 
     Returns
@@ -36,12 +36,12 @@ def learning_rate(step: int, settings: Settings) -> float:
     Raises
     ------
     TypeError, ValueError
-        If `step` is not an int of at least 0, or `settings` are no `Settings`.
+        If `step` is not an int of at least 0, or `settings` is not a `Settings` object.
 
     Notes
     -----
-    The transformer of Vaswani et al. is ``inverse_sqrt`` with lr = (d_model · warmup)^-½. The
-    cosine has its last value, `final_lr`, in the last update, and beyond it.
+    The original Transformer uses ``inverse_sqrt`` with lr = (d_model · warmup)^-½. The cosine
+    reaches its last value, `final_lr`, in the last update and keeps it after that.
 
     References
     ----------

@@ -36,34 +36,35 @@ class Settings:
     optimizer : str
         ``"adamw"``, or ``"sgd"``, which is params - lr · grads, without momentum.
     betas : pair of floats
-        AdamW keeps running means of the gradients and of their squares. In each update a mean
+        AdamW keeps running means of the gradients and of their squares. In each update, a mean
         keeps this share of its old value: the first share is for the gradients, the second for
         their squares.
     weight_decay : float
-        Each update makes each *matrix* W smaller by lr · weight_decay · W. Biases, gains and all
-        other parameters of one axis stay.
+        Each update subtracts lr · weight_decay · W from each *matrix* W. Biases, gains and all
+        other parameters with one axis do not decay.
     warmup : int
-        The learning rate rises to `lr` over this number of updates; 0 leaves the warm-up out.
+        The learning rate rises to `lr` over this number of updates; with 0 there is no warm-up.
     schedule : str
-        How the learning rate goes on after the warm-up: ``"constant"``, ``"inverse_sqrt"`` or
+        How the learning rate changes after the warm-up: ``"constant"``, ``"inverse_sqrt"`` or
         ``"cosine"``; see `learning_rate`.
     final_lr : float
         The learning rate at which the cosine ends.
     label_smoothing : float
         The share of each label that the loss spreads over the vocabulary.
     clip : float, optional
-        A gradient longer than this, over all parameters together, is shortened to this length.
+        If the norm of the gradient over all parameters is larger than this, it is scaled down to
+        this norm.
     precision : str
         ``"float32"`` computes in the dtype of the model. ``"bfloat16"`` and ``"float16"`` compute
-        in half precision what ``torch.autocast`` finds safe, and keep the parameters as they are.
-        float16 needs a CUDA device and scales its loss.
+        in half precision whatever ``torch.autocast`` considers safe, but keep the dtype of the
+        parameters. float16 needs a CUDA device and scales the loss.
     seed : int
         The seed of the dropout. `Batches` has a seed of its own for the order of the batches.
     eval_every : int, optional
         The number of updates from one evaluation to the next.
     patience : int, optional
-        Training stops after this many evaluations in a row without a new best. The model then ends
-        with the weights of its best evaluation.
+        Training stops after this many evaluations in a row without a new best value. The model
+        then gets the weights of its best evaluation.
     checkpoint_every : int, optional
         The number of updates from one checkpoint to the next.
 
@@ -138,19 +139,19 @@ class Settings:
 
 @dataclass
 class History:
-    """What happened in each update: plain lists, to be plotted.
+    """What happened in each update, as plain lists that you can plot.
 
     Attributes
     ----------
     losses : list of float
-        The mean loss over the tokens of each batch, before the update that it causes.
+        The mean loss over the tokens of each batch, before the update with this batch.
     learning_rates : list of float
         The learning rate of each update.
     gradient_norms : list of float
-        The length of the gradient over all parameters, before it is clipped. With float16 it is
-        infinite or NaN where the update was left out and the scale of the loss lowered.
+        The norm of the gradient over all parameters before it is clipped. With float16 it is
+        infinite or NaN if the update was skipped and the scale of the loss was lowered.
     evaluations : list of (int, float)
-        The number of updates made, and what `validate` returned then.
+        The number of updates made so far, and what `validate` returned at that point.
     """
 
     losses: list[float] = field(default_factory=list)
@@ -160,16 +161,16 @@ class History:
 
     @property
     def step(self) -> int:
-        """Number of updates made."""
+        """The number of updates made."""
         return len(self.losses)
 
     @property
     def best(self) -> tuple[int, float] | None:
-        """The evaluation with the lowest value, the first of equals; None before the first."""
+        """The first evaluation with the lowest value; None if there was no evaluation yet."""
         return min(self.evaluations, key=lambda evaluation: evaluation[1], default=None)
 
     def is_out_of_patience(self, patience: int | None) -> bool:
-        """Return whether the last `patience` evaluations all brought no new best."""
+        """Return whether none of the last `patience` evaluations was a new best."""
         if patience is None or self.best is None:
             return False
         return len(self.evaluations) - 1 - self.evaluations.index(self.best) >= patience

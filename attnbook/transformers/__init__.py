@@ -1,1 +1,1 @@
-"""Chapter `transformer`: the layers of encoder and decoder, and the whole model."""
+"""Chapter `transformer`: encoder and decoder layers, and the whole model."""

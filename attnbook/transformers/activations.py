@@ -49,7 +49,7 @@ ACTIVATIONS = {"relu": relu_of, "gelu": gelu_of, "gelu_tanh": gelu_tanh_of, "sil
 
 
 def relu(x: Annotated[Array, "..."]) -> Annotated[Array, "..."]:
-    """Return max(x, 0), number by number.
+    """Return max(x, 0), elementwise.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def relu(x: Annotated[Array, "..."]) -> Annotated[Array, "..."]:
     Raises
     ------
     TypeError
-        If `x` is not such an array.
+        If `x` is not an array of a real floating dtype.
 
     Examples
     --------
@@ -76,7 +76,7 @@ def relu(x: Annotated[Array, "..."]) -> Annotated[Array, "..."]:
 
 
 def gelu(x: Annotated[Array, "..."]) -> Annotated[Array, "..."]:
-    r"""Return x·Φ(x), number by number, where Φ is the normal distribution function.
+    r"""Return x·Φ(x), elementwise, where Φ is the normal distribution function.
 
     .. math:: \operatorname{gelu}(x) = \tfrac12\, x \bigl(1 + \operatorname{erf}(x/\sqrt2)\bigr)
 
@@ -92,12 +92,13 @@ def gelu(x: Annotated[Array, "..."]) -> Annotated[Array, "..."]:
     Raises
     ------
     TypeError
-        If `x` is not such an array.
+        If `x` is not an array of a real floating dtype.
 
     Notes
     -----
-    The exact form, PyTorch's default; `gelu_tanh` is the approximation. NumPy has no erf: there it
-    is computed by rational functions, to the last bit or the one before it.
+    This is the exact form, which is PyTorch's default; `gelu_tanh` is the approximation. NumPy has
+    no erf, so there it is computed by rational functions, which are exact to the last or the
+    second-to-last bit.
 
     References
     ----------
@@ -114,7 +115,7 @@ def gelu(x: Annotated[Array, "..."]) -> Annotated[Array, "..."]:
 
 
 def gelu_tanh(x: Annotated[Array, "..."]) -> Annotated[Array, "..."]:
-    r"""Return the approximation of `gelu` by a hyperbolic tangent, number by number.
+    r"""Return the approximation of `gelu` by a hyperbolic tangent, elementwise.
 
     .. math:: \operatorname{gelu}(x) \approx \tfrac12\, x \Bigl(1 +
               \tanh\bigl(\sqrt{2/\pi}\,(x + 0.044715\, x^3)\bigr)\Bigr)
@@ -131,7 +132,7 @@ def gelu_tanh(x: Annotated[Array, "..."]) -> Annotated[Array, "..."]:
     Raises
     ------
     TypeError
-        If `x` is not such an array.
+        If `x` is not an array of a real floating dtype.
 
     Notes
     -----
@@ -153,7 +154,7 @@ def gelu_tanh(x: Annotated[Array, "..."]) -> Annotated[Array, "..."]:
 
 
 def silu(x: Annotated[Array, "..."]) -> Annotated[Array, "..."]:
-    r"""Return x·σ(x), number by number, where σ is the logistic function; also called swish.
+    r"""Return x·σ(x), elementwise, where σ is the logistic function; also called swish.
 
     .. math:: \operatorname{silu}(x) = \frac{x}{1 + e^{-x}}
 
@@ -169,7 +170,7 @@ def silu(x: Annotated[Array, "..."]) -> Annotated[Array, "..."]:
     Raises
     ------
     TypeError
-        If `x` is not such an array.
+        If `x` is not an array of a real floating dtype.
 
     Notes
     -----

@@ -52,20 +52,20 @@ class TransformerBlockWeights(Weights):
     Attributes
     ----------
     W_query, W_key, W_value : arrays, shape (input_dim, hidden_dim)
-        The linear maps to what the heads are given.
+        The linear maps whose results the heads receive.
     attention : MultiHeadWeights
         From hidden_dim to hidden_dim.
     W_attended : array, shape (hidden_dim, hidden_dim)
-        After the heads; its result is added to the input.
+        Applied after the heads; its result is added to the input of the block.
     W_output : array, shape (hidden_dim, output_dim)
-        The second sublayer; its result is added to what it was made of.
+        The second sublayer; its result is added to its own input.
     attention_norm, output_norm : LayerNormWeights or RMSNormWeights
 
     Raises
     ------
     TypeError, ValueError
-        If a part is of another class, library, device or dtype; ValueError unless input_dim,
-        hidden_dim and output_dim agree.
+        If a part does not have the right class, library, device or dtype; ValueError if input_dim,
+        hidden_dim and output_dim differ.
 
     Examples
     --------
@@ -106,7 +106,7 @@ class TransformerBlockWeights(Weights):
         n_heads: int,
         output_dim: int,
     ) -> "TransformerBlockWeights":
-        """Draw Xavier-uniform matrices with NumPy; gains are 1, biases 0."""
+        """Draw Xavier-uniform matrices with NumPy; gains are 1, and biases are 0."""
         rng = generator(rng)
         dims = {"input_dim": input_dim, "hidden_dim": hidden_dim, "output_dim": output_dim}
         for name, dim in dims.items():
@@ -140,7 +140,7 @@ def transformer_block(
     mask : boolean array that broadcasts to (..., h, n, n), optional
         **True = may attend.**
     impl : str or callable
-        Who attends, as in `attention`.
+        The implementation, as in `attention`.
 
     Returns
     -------
@@ -153,8 +153,8 @@ def transformer_block(
 
     Notes
     -----
-    The second sublayer is linear: y W_o + y = y (W_o + I). The ReLU between two matrices that
-    `encoder_layer` has there is what it lacks (claim 16).
+    The second sublayer is linear, because y W_o + y = y (W_o + I). It lacks the ReLU between two
+    matrices that `encoder_layer` has there (claim 16).
     Cost: O(n d_model² + n² d_model) time.
 
     Examples

@@ -93,13 +93,13 @@ def decoder_layer(
     bias: Annotated[Array, "..."] | None = None,
     impl: Impl = REFERENCE,
 ) -> Annotated[Array, "... n_t d_model"]:
-    r"""Let the target tokens attend to each other, then to the memory, then feed forward.
+    r"""Let the target tokens attend to each other and then to the memory; then feed forward.
 
     .. math:: y = x + \operatorname{MultiHead}(x', x', x'), \qquad
               z = y + \operatorname{MultiHead}(y', X_{\text{mem}}, X_{\text{mem}}), \qquad
               z + \operatorname{FF}(z'),
 
-    where a dash is a layer normalisation of its own (pre-norm); in post-norm each sum is
+    where each prime is a layer normalisation of its own (pre-norm); in post-norm, each sum is
     normalised instead.
 
     Parameters
@@ -107,33 +107,35 @@ def decoder_layer(
     x : array, shape (..., n_t, d_model)
         The target tokens so far.
     memory : array X_mem, shape (..., n_s, d_memory)
-        What the encoder made of the source: the same in every layer, and not normalised again.
-        None where the layer has no cross-attention.
+        The output of the encoder for the source. It is the same in every layer, and it is not
+        normalised again. None if the layer has no cross-attention.
     weights : DecoderLayerWeights
     mask : boolean array that broadcasts to (..., h, n_t, n_t), optional
-        **True = may attend.** Nothing is masked by itself: pass ``masking.causal(n_t)`` to hide
-        the future.
+        **True = may attend.** The layer masks nothing on its own, so pass ``masking.causal(n_t)``
+        to hide the future.
     memory_mask : boolean array that broadcasts to (..., h, n_t, n_s), optional
-        Which source tokens may be attended to; (batch, 1, 1, n_s) hides padding.
+        Which source tokens the target may attend to; (batch, 1, 1, n_s) hides padding.
     drop, rotate, bias
-        As in `encoder_layer`. Only self-attention rotates, and only its scores get the bias,
-        (..., h, n_t, n_t): source and target count their positions apart.
+        As in `encoder_layer`. Only self-attention rotates, and the bias, (..., h, n_t, n_t), is
+        added only to its scores, because the positions of source and target are unrelated.
     impl : str or callable
-        Who attends, as in `attention`.
+        The implementation, as in `attention`.
 
     Returns
     -------
     array, shape (..., n_t, d_model)
-        ``impl=kernels.Recorder()`` keeps the weights of both attentions, first over the target.
+        ``impl=kernels.Recorder()`` keeps the attention weights of both, first those over the
+        target.
 
     Raises
     ------
     TypeError, ValueError
-        As in `encoder_layer`; ValueError for a memory without a cross-attention, or the reverse.
+        As in `encoder_layer`; ValueError if there is a memory but no cross-attention, or the
+        reverse.
 
     Notes
     -----
-    Cost: as an encoder layer's, and O(n_t n_s d_model) for the source.
+    Cost: that of an encoder layer, plus O(n_t n_s d_model) for the source.
 
     References
     ----------
@@ -182,13 +184,13 @@ def decoder(
     memory : array, shape (..., n_s, d_memory), or None
     weights : DecoderWeights
     mask, memory_mask, drop, rotate, bias, impl
-        As in `decoder_layer`; masks and bias hold in every layer. Where `weights` have positions of
-        their own, `rotate` must be False, and their bias is added to that of the call.
+        As in `decoder_layer`; masks and bias apply to every layer. If `weights` has positions of
+        its own, `rotate` must be False, and their bias is added to the one that you pass.
 
     Returns
     -------
     array, shape (..., n_t, d_model)
-        ``impl=kernels.Recorder()`` keeps the weights of both attentions of every layer.
+        ``impl=kernels.Recorder()`` keeps the weights of both attentions in every layer.
 
     Raises
     ------
@@ -197,7 +199,7 @@ def decoder(
 
     Notes
     -----
-    Cost: that of each layer, and O(n_t d_model) for the final normalisation.
+    Cost: that of all layers, plus O(n_t d_model) for the final normalisation.
 
     References
     ----------

@@ -16,7 +16,7 @@ def dropout(
 
     .. math:: y_j = \frac{m_j}{1 - p}\, x_j, \qquad P(m_j = 0) = p,
 
-    so that the expectation of y is x. At test time call nothing.
+    so that the expectation of y is x. Do not call this function at inference.
 
     Parameters
     ----------
@@ -24,9 +24,10 @@ def dropout(
     rate : float
         p, at least 0 and below 1.
     rng : numpy.random.Generator or int
-        Where the numbers come from. NumPy draws for every library, so the same seed drops the same
-        places in each. An int is a seed and drops the same places at *every* call: where dropout
-        is called again and again, as a `drop` of `encoder_layer` is, pass a Generator.
+        The source of the random numbers. NumPy draws them for every library, so the same seed
+        drops the same entries in each of them. An int is a seed and drops the same entries at
+        *every* call. So if dropout is called repeatedly, as the `drop` of `encoder_layer` is, pass
+        a Generator.
 
     Returns
     -------
@@ -35,11 +36,11 @@ def dropout(
     Raises
     ------
     TypeError, ValueError
-        If `x` is not an array of a real floating dtype, or `rate` or `rng` are not as above.
+        If `x` is not an array of a real floating dtype, or `rate` or `rng` is not as above.
 
     Notes
     -----
-    Cost: one number drawn on the CPU for each of `x`, and copied to its device.
+    Cost: for each entry of `x`, one number is drawn on the CPU and copied to the device of `x`.
 
     References
     ----------

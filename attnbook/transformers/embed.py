@@ -23,7 +23,7 @@ def embed_of(ids: Array, table: Array, scale: bool) -> Array:
 def embed(
     ids: Annotated[Array, "... n"], table: Annotated[Array, "V d_model"], *, scale: bool = True
 ) -> Annotated[Array, "... n d_model"]:
-    r"""Return the row of `table` of each token, times √d_model.
+    r"""Return the row of `table` for each token, times √d_model.
 
     .. math:: x_i = \sqrt{d_{\text{model}}}\; E_{t_i}
 
@@ -33,26 +33,28 @@ def embed(
         Token ids from 0 to V - 1.
     table : array E, shape (V, d_model), real floating dtype
     scale : bool
-        Multiply by √d_model, as Vaswani et al. do, or not.
+        Whether to multiply by √d_model, as Vaswani et al. do.
 
     Returns
     -------
     array, shape (..., n, d_model)
-        Of the dtype of `table`.
+        Has the dtype of `table`.
 
     Raises
     ------
     TypeError
-        If `ids` are not integers, `table` is not of a real floating dtype, they are of different
-        libraries, or `scale` is not a bool.
+        If `ids` are not integers, `table` does not have a real floating dtype, their libraries
+        differ, or `scale` is not a bool.
     ValueError
-        If an id is below 0 or not below V, `ids` has no axis or `table` not two, or they are on
-        different devices.
+        If an id is below 0 or not below V, `ids` has no axis, `table` does not have two axes, or
+        their devices differ.
 
     Notes
     -----
-    The same as a one-hot row times E, without the zeros. Cost: O(n d_model).
-    The ids are looked at, which waits for a GPU; inside ``torch.compile`` they are not.
+    The result is the same as that of a one-hot row times E, but the zeros are never multiplied.
+    The function checks the values of the ids, so it waits for a GPU to finish; inside
+    ``torch.compile`` it does not check them.
+    Cost: O(n d_model).
 
     References
     ----------

@@ -64,18 +64,18 @@ def encoder_layer(
     ----------
     x : array, shape (..., n, d_model)
     weights : EncoderLayerWeights
-        They say which of the two it is.
+        They determine which of the two orders it is.
     mask : boolean array that broadcasts to (..., h, n, n), optional
         **True = may attend**, as in `multi_head_attention`.
     drop : callable, optional
         Applied to the output of both sublayers before it is added, and to the hidden units of the
-        feed-forward network; such as ``functools.partial(dropout, rate=0.1, rng=rng)``.
+        feed-forward network; for example ``functools.partial(dropout, rate=0.1, rng=rng)``.
     rotate : bool
-        Rotate queries and keys by their positions, as `positions.rotary` does.
+        Whether to rotate queries and keys by their positions, as `positions.rotary` does.
     bias : array that broadcasts to (..., h, n, n), optional
-        Finite numbers added to the scaled scores, as in `multi_head_attention`.
+        Finite numbers that are added to the scaled scores, as in `multi_head_attention`.
     impl : str or callable
-        Who attends, as in `attention`.
+        The implementation, as in `attention`.
 
     Returns
     -------
@@ -85,13 +85,13 @@ def encoder_layer(
     Raises
     ------
     TypeError, ValueError
-        As in `multi_head_attention`; TypeError if `rotate` is not a bool or `drop` cannot be
-        called, ValueError if a head has odd width and `rotate` is set. ValueError if the sum
-        overflows in float16, because the next normalisation would make it NaN.
+        As in `multi_head_attention`; TypeError if `rotate` is not a bool or `drop` is not
+        callable; ValueError if `rotate` is True and the width of a head is odd, or if the residual
+        sum overflows in float16, because the next normalisation would turn it into NaN.
 
     Notes
     -----
-    A token that may see no key gets b_O, or 0, from its attention, and the residual keeps it.
+    A fully masked token gets b_O, or 0, from its attention, and the residual connection keeps it.
     Cost: O(n d_model (d_model + d_ff) + n² d_model) time, O(h n² + n d_ff) memory.
 
     References
@@ -129,8 +129,8 @@ def encoder(
     x : array, shape (..., n, d_model)
     weights : EncoderWeights
     mask, drop, rotate, bias, impl
-        As in `encoder_layer`; mask and bias hold in every layer. Where `weights` have positions of
-        their own, `rotate` must be False, and their bias is added to that of the call.
+        As in `encoder_layer`; mask and bias apply to every layer. If `weights` has positions of its
+        own, `rotate` must be False, and their bias is added to the one that you pass.
 
     Returns
     -------
@@ -144,7 +144,7 @@ def encoder(
 
     Notes
     -----
-    Cost: that of each layer, and O(n d_model) for the final normalisation.
+    Cost: that of all layers, plus O(n d_model) for the final normalisation.
 
     References
     ----------

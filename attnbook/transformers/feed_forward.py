@@ -79,7 +79,7 @@ class _Network(Weights):
 
 @dataclass(frozen=True, eq=False)
 class FeedForwardWeights(_Network):
-    """The two matrices of the feed-forward sublayer, and the name of what stands between them.
+    """The two matrices of a feed-forward network, and the name of the activation between them.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ class FeedForwardWeights(_Network):
     ------
     TypeError, ValueError
         If the arrays are not of one library, device and real floating dtype, their shapes do not
-        fit together, or `activation` is unknown.
+        match, or `activation` is unknown.
 
     Examples
     --------
@@ -124,24 +124,24 @@ class FeedForwardWeights(_Network):
         Parameters
         ----------
         rng : numpy.random.Generator or int
-            Where the numbers come from; an int is a seed.
+            The source of the random numbers; an int is a seed.
         d_model, d_ff : int
-            Width of the tokens, and of the hidden layer.
+            Width of the tokens, and width of the hidden layer.
         activation : str
         bias : bool
-            Without it there are no b_1 and b_2.
+            Whether there are b_1 and b_2.
         """
         return cls._made(rng, d_model, d_ff, activation, bias)
 
 
 @dataclass(frozen=True, eq=False)
 class GatedFeedForwardWeights(_Network):
-    """The three matrices of a gated feed-forward sublayer, and the name of what opens the gate.
+    """The three matrices of a gated feed-forward network, and the activation of its gate.
 
     Attributes
     ----------
     W_gate, W_1 : arrays, shape (d_model, d_ff)
-        The activation acts on x W_gate alone; the product with x W_1 is number by number.
+        The activation is applied only to x W_gate; the product with x W_1 is elementwise.
     W_2 : array, shape (d_ff, d_out)
         d_out is d_model inside a transformer layer.
     b_gate, b_1 : arrays, shape (d_ff,), optional
@@ -180,7 +180,7 @@ class GatedFeedForwardWeights(_Network):
     ) -> "GatedFeedForwardWeights":
         """Draw all three matrices Xavier-uniformly with NumPy; the biases are 0.
 
-        Parameters are those of `FeedForwardWeights.init`, with other values unless given.
+        The parameters are those of `FeedForwardWeights.init`, but with different defaults.
         """
         return cls._made(rng, d_model, d_ff, activation, bias)
 
@@ -197,7 +197,7 @@ def feed_forward(
     ----------
     x : array, shape (..., n, d_model)
     weights : FeedForwardWeights or GatedFeedForwardWeights
-        Their class says which of the two it is.
+        Their class determines which of the two it is.
 
     Returns
     -------
@@ -206,12 +206,12 @@ def feed_forward(
     Raises
     ------
     TypeError, ValueError
-        If `x` and the weights are not of one library, device and dtype, or `x` is not as wide as
-        W_1 is high.
+        If `x` and the weights are not of one library, device and dtype, or the width of `x` is not
+        the number of rows of W_1.
 
     Notes
     -----
-    No token sees another. Cost: O(n d_model d_ff) time, O(n d_ff) memory.
+    Each token is computed on its own. Cost: O(n d_model d_ff) time, O(n d_ff) memory.
 
     References
     ----------

@@ -147,8 +147,8 @@ class EncoderLayerWeights(Layer):
     Raises
     ------
     TypeError, ValueError
-        If a part is of another class or width, the arrays are not of one library, device and
-        dtype, or `norm` is unknown.
+        If a part does not have the right class or width, the arrays are not of one library, device
+        and dtype, or `norm` is unknown.
 
     Examples
     --------
@@ -176,21 +176,21 @@ class DecoderLayerWeights(Layer):
     self_attention : MultiHeadWeights
         From d_model to d_model.
     cross_attention : MultiHeadWeights, optional
-        Queries and output of width d_model; keys and values as wide as the memory. Without it the
-        layer attends to its own tokens alone, as in a language model.
+        Its queries and its output have width d_model, its keys and values the width of the memory.
+        Without it, the layer attends only to its own tokens, as in a language model.
     feed_forward : FeedForwardWeights or GatedFeedForwardWeights
         From d_model to d_model.
     self_attention_norm, feed_forward_norm : LayerNormWeights or RMSNormWeights
     cross_attention_norm : LayerNormWeights or RMSNormWeights, optional
-        It stands where there is a cross-attention.
+        Required if there is a cross-attention.
     norm : str
         ``"pre"``: x + f(norm(x)), or ``"post"``: norm(x + f(x)).
 
     Raises
     ------
     TypeError, ValueError
-        As in `EncoderLayerWeights`; ValueError for a cross-attention without its normalisation,
-        or the reverse.
+        As in `EncoderLayerWeights`; ValueError if there is a cross-attention without its
+        normalisation, or the reverse.
 
     Examples
     --------
@@ -243,9 +243,9 @@ class DecoderLayerWeights(Layer):
         normalization: str = "layer",
         gated: bool = False,
     ) -> Self:
-        """Draw Xavier-uniform matrices with NumPy; gains are 1, biases 0.
+        """Draw Xavier-uniform matrices with NumPy; gains are 1, and biases are 0.
 
-        Parameters are those of `EncoderLayerWeights.init`; without `cross` there is no
+        The parameters are those of `EncoderLayerWeights.init`. If `cross` is False, there is no
         cross-attention.
         """
         rng = generator(rng)

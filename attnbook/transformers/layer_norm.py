@@ -37,9 +37,9 @@ class LayerNormWeights(Weights):
     Attributes
     ----------
     gain, bias : arrays, shape (d_model,), optional
-        Without a bias nothing is added, without a gain nothing is multiplied.
+        If the bias is None, nothing is added; if the gain is None, nothing is multiplied.
     epsilon : float
-        Added to the variance under the root, at least 0.
+        Added to the variance under the square root, at least 0.
 
     Raises
     ------
@@ -93,28 +93,28 @@ def layer_norm(
     ----------
     x : array, shape (..., d_model), real floating dtype
     gain, bias : arrays γ and b, shape (d_model,), optional
-        1 and 0 unless given.
+        1 and 0 by default.
     epsilon : float
         ε, at least 0. It keeps a row of equal numbers, whose variance is 0, finite.
 
     Returns
     -------
     array, shape (..., d_model)
-        Of the dtype of `x`. float16 and bfloat16 are computed in float32 and rounded at the end.
+        Has the dtype of `x`. float16 and bfloat16 are computed in float32 and rounded at the end.
 
     Raises
     ------
     TypeError
-        For anything but arrays of one library and one real floating dtype.
+        If the inputs are not arrays of one library and one real floating dtype.
     ValueError
-        If `x` has no axis or no features, `gain` or `bias` are not of shape (d_model,), or
+        If `x` has no axis or no features, `gain` or `bias` does not have shape (d_model,), or
         `epsilon` is negative, infinite or NaN.
 
     Notes
     -----
-    The variance divides by d, not by d - 1. With epsilon = 0 a constant row is NaN or, where its
-    mean is rounded, noise.
-    Cost: O(d_model) a row.
+    The variance divides by d, not by d - 1. With epsilon = 0, a constant row becomes NaN or, if
+    its mean is rounded, noise.
+    Cost: O(d_model) per row.
 
     References
     ----------

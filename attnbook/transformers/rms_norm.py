@@ -36,9 +36,9 @@ class RMSNormWeights(Weights):
     Attributes
     ----------
     gain : array, shape (d_model,), optional
-        Without it nothing is multiplied.
+        If it is None, nothing is multiplied.
     epsilon : float
-        Added to the mean of the squares under the root, at least 0.
+        Added to the mean of the squares under the square root, at least 0.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def rms_norm(
     *,
     epsilon: float = 1e-5,
 ) -> Annotated[Array, "... d_model"]:
-    r"""Divide every row by the root of the mean of its squares, then scale its features.
+    r"""Divide every row by its root mean square, then scale its features.
 
     .. math:: x_j' = \gamma_j \frac{x_j}{\sqrt{\frac1d \sum_l x_l^2 + \varepsilon}}
 
@@ -83,30 +83,30 @@ def rms_norm(
     ----------
     x : array, shape (..., d_model), real floating dtype
     gain : array γ, shape (d_model,), optional
-        1 unless given.
+        1 by default.
     epsilon : float
         ε, at least 0. It keeps a row of zeros finite.
 
     Returns
     -------
     array, shape (..., d_model)
-        Of the dtype of `x`. float16 and bfloat16 are computed in float32 and rounded at the end.
+        Has the dtype of `x`. float16 and bfloat16 are computed in float32 and rounded at the end.
 
     Raises
     ------
     TypeError
-        For anything but arrays of one library and one real floating dtype.
+        If the inputs are not arrays of one library and one real floating dtype.
     ValueError
-        If `x` has no axis or no features, `gain` is not of shape (d_model,), or `epsilon` is
+        If `x` has no axis or no features, `gain` does not have shape (d_model,), or `epsilon` is
         negative, infinite or NaN.
 
     Notes
     -----
-    Of `layer_norm` it keeps the division and leaves out the mean and the bias. A row whose mean is
-    0 gets the same from both. With epsilon = 0 a row of zeros is NaN.
-    ``torch.nn.RMSNorm`` has another epsilon unless it is told one: the distance from 1 to the next
+    RMSNorm keeps the division of `layer_norm` but leaves out the mean and the bias, so a row whose
+    mean is 0 is normalised in the same way by both. With epsilon = 0, a row of zeros becomes NaN.
+    The default epsilon of ``torch.nn.RMSNorm`` is different: it is the distance from 1 to the next
     number of the dtype.
-    Cost: O(d_model) a row.
+    Cost: O(d_model) per row.
 
     References
     ----------

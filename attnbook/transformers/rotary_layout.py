@@ -13,33 +13,33 @@ from attnbook.transformers.weights import TransformerWeights
 
 
 def rotary_layout(weights: Any, *, interleaved: bool) -> Any:
-    """Return a model that computes the same with its rotary pairs in the other layout.
+    """Return a model that computes the same function with its rotary pairs in the other layout.
 
     Parameters
     ----------
     weights : TransformerWeights, EncoderWeights or DecoderWeights
-        With rotary positions.
+        They must have rotary positions.
     interleaved : bool
-        Whether pairs shall stand side by side, as in GPT-J and in the weights that Meta publishes
-        for Llama, or in halves, as in GPT-NeoX and in Hugging Face's Llama.
+        True puts the features of a pair side by side, as in GPT-J and in the weights that Meta
+        publishes for Llama; False puts them half a head apart, as in GPT-NeoX and in Hugging
+        Face's Llama.
 
     Returns
     -------
     weights of the same class
         The columns of W_Q and W_K, and their biases, are reordered within each head, and
-        `positions` says so. Queries and keys have the same products as before, so every output is
-        the same, up to the order in which the products are summed. Weights that have the layout
-        already are returned as they are.
+        `positions` records the new layout. Queries and keys have the same dot products as before,
+        so every output is the same up to the order in which the products are summed. Weights that
+        already have the layout are returned unchanged.
 
     Raises
     ------
     TypeError, ValueError
-        If `weights` are of another class or have no rotary positions, or `interleaved` is not a
-        bool.
+        If `weights` is of another class or has no rotary positions, or `interleaved` is not a bool.
 
     References
     ----------
-    The script ``convert_llama_weights_to_hf.py`` of Hugging Face does this with the same result.
+    Hugging Face's script ``convert_llama_weights_to_hf.py`` does the same, with the same result.
 
     Examples
     --------

@@ -80,16 +80,16 @@ class Stack(Weights):
 
 @dataclass(frozen=True, eq=False)
 class EncoderWeights(Stack):
-    """The weights of a stack of encoder layers, and of a normalisation after the last.
+    """The weights of a stack of encoder layers and of a normalisation after the last layer.
 
     Attributes
     ----------
     layers : tuple of EncoderLayerWeights
         May be empty.
     final_norm : LayerNormWeights or RMSNormWeights, optional
-        Pre-norm layers need it: nothing else normalises their sum.
+        Pre-norm layers need it because nothing else normalises their sum.
     positions : positions.Rotary, positions.RelativeBias or positions.Alibi, optional
-        How every self-attention learns the places of its tokens.
+        How every self-attention gets the positions of its tokens.
 
     Examples
     --------
@@ -104,16 +104,16 @@ class EncoderWeights(Stack):
 
 @dataclass(frozen=True, eq=False)
 class DecoderWeights(Stack):
-    """The weights of a stack of decoder layers, and of a normalisation after the last.
+    """The weights of a stack of decoder layers and of a normalisation after the last layer.
 
     Attributes
     ----------
     layers : tuple of DecoderLayerWeights
-        May be empty; either all have a cross-attention or none.
+        May be empty. Either all layers have a cross-attention, or none has one.
     final_norm : LayerNormWeights or RMSNormWeights, optional
-        Pre-norm layers need it: nothing else normalises their sum.
+        Pre-norm layers need it because nothing else normalises their sum.
     positions : positions.Rotary, positions.RelativeBias or positions.Alibi, optional
-        How every self-attention learns the places of its tokens.
+        How every self-attention gets the positions of its tokens.
 
     Examples
     --------

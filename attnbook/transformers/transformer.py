@@ -116,7 +116,7 @@ def transformer(
     drop: Callable[[Array], Array] | None = None,
     impl: Impl = REFERENCE,
 ) -> Annotated[Array, "... n_t V_t"]:
-    r"""Return the logits of the next token at every place of the target.
+    r"""Return the logits of the next token at every position of the target.
 
     .. math:: X_{\text{mem}} = \operatorname{Encoder}(\sqrt{d}\,E_s[\text{source}] + PE), \qquad
               \text{logits} =
@@ -126,47 +126,48 @@ def transformer(
     Parameters
     ----------
     source : integer array, shape (..., n_s), or None
-        Token ids; None for a decoder alone.
+        Token ids; None for a decoder-only model.
     target : integer array, shape (..., n_t)
-        Token ids that came so far, a start token first: row i of the result is about token i + 1.
-        Where `weights` has no embeddings, source and target are features (..., n, d_model).
+        Token ids so far, beginning with a start token; row i of the result predicts token i + 1.
+        If `weights` has no embeddings, source and target are features (..., n, d_model).
     weights : TransformerWeights
     source_mask : boolean array that broadcasts to (..., h, n_s, n_s), optional
         **True = may attend.** (batch, 1, 1, n_s) hides padding.
     target_mask : boolean array that broadcasts to (..., h, n_t, n_t), optional
-        On top of the causal mask.
+        Applied in addition to the causal mask.
     memory_mask : boolean array that broadcasts to (..., h, n_t, n_s), optional
-        Which source tokens the target may attend to. Unless given it is `source_mask` if that has
-        one row for all queries, so that padding stays hidden. One with n_s rows is about the
-        encoder alone, even if its rows are equal: then pass this one too.
+        Which source tokens the target may attend to. By default it is `source_mask` if that mask
+        has one row for all queries, so that padding stays hidden. A `source_mask` with n_s rows
+        applies only to the encoder, even if its rows are equal, so pass a `memory_mask`, too.
     is_causal : bool
-        Hide later target tokens. Without it the model sees the answer while it is trained
-        (claim 15).
+        Whether to hide later target tokens. If they are not hidden, the model sees the answer
+        during training (claim 15).
     drop : callable, optional
         As in `encoder_layer`; also applied to both embeddings.
     impl : str or callable
-        Who attends, as in `attention`.
+        The implementation, as in `attention`.
 
     Returns
     -------
     array, shape (..., n_t, V_t), or (..., n_t, d_model) without embeddings and output
-        Logits; `softmax` makes probabilities of them. ``impl=kernels.Recorder()`` keeps all
-        attention weights: those of the encoder, and then those of each decoder layer over the
-        target and over the source.
+        Logits; `softmax` turns them into probabilities. ``impl=kernels.Recorder()`` keeps all
+        attention weights: first those of the encoder, then, for each decoder layer, those over the
+        target and those over the source.
 
     Raises
     ------
     TypeError
         If ids are not integers, a mask is not boolean, libraries differ, `is_causal` is not a
-        bool, or `drop` cannot be called.
+        bool, or `drop` is not callable.
     ValueError
-        If an id is not in the vocabulary, a sequence is longer than the learned positions, shapes
-        do not fit, devices differ, or `source` is there without an encoder or the reverse.
+        If an id is not in the vocabulary, a sequence is longer than the table of learned positions,
+        shapes do not match, devices differ, or there is a `source` but no encoder or the reverse.
 
     Notes
     -----
-    A sequence may be empty; a source without any visible token leaves the target to itself.
-    Cost: that of the layers, and O(n_t d_model V_t) for the logits.
+    A sequence may be empty. If no token of the source is visible, the target attends only to
+    itself.
+    Cost: that of the layers, plus O(n_t d_model V_t) for the logits.
 
     References
     ----------

@@ -18,38 +18,40 @@ POSITIONS = ("sinusoidal", "interleaved", "learned", "rotary", "none")
 
 @dataclass(frozen=True, eq=False)
 class TransformerWeights(Weights):
-    r"""The weights of an encoder-decoder, or of a decoder alone, with its embeddings.
+    r"""The weights of an encoder-decoder or of a decoder-only model, with its embeddings.
 
     Attributes
     ----------
     decoder : DecoderWeights
     encoder : EncoderWeights, optional
-        Without it this is a language model: its decoder has no cross-attention.
+        Without it, this is a language model, whose decoder has no cross-attention.
     target_embedding : array, shape (V_t, d_model), optional
-        One row a token of the target. Without it the model works on features instead of token
+        One row per token of the target. Without it, the model works on features instead of token
         ids, as `torch.nn.Transformer` does.
     source_embedding : array, shape (V_s, d_model), optional
-        Without it source and target share `target_embedding`.
+        Without it, source and target share `target_embedding`.
     output : array, shape (d_model, V_t), optional
-        Makes logits of features. Without it the output is *tied*: target_embedding transposed.
+        Maps features to logits. Without it, the output is *tied*, which means that the transposed
+        target_embedding takes its place.
     b_out : array, shape (V_t,), optional
         Added to the logits.
     target_positions, source_positions : arrays, shapes (N_t, d_model) and (N_s, d_model), optional
-        The learned tables, for ``positions="learned"`` alone.
+        The learned tables, only for ``positions="learned"``.
     positions : str
-        How tokens learn their places: ``"sinusoidal"`` (sines, then cosines), ``"interleaved"``
-        (sine, cosine, sine, …), ``"learned"``, ``"rotary"`` (in every self-attention: that of the
-        stack's own `positions`, or a plain `Rotary`), ``"none"`` (or by a piece that the stacks
-        hold).
-        Without embeddings only rotary ones act: add others to the features yourself.
+        How the model gets the positions of tokens: ``"sinusoidal"`` (all sines, then all cosines),
+        ``"interleaved"`` (sine, cosine, sine, …), ``"learned"``, ``"rotary"`` (in every
+        self-attention, by the stack's own `positions` or else by a plain `Rotary`), or ``"none"``
+        (no positions, or those that the stacks hold).
+        Without embeddings, only rotary positions have an effect; add others to the features
+        yourself.
     scale_embeddings : bool
-        Multiply embeddings by √d_model.
+        Whether to multiply embeddings by √d_model.
 
     Raises
     ------
     TypeError, ValueError
-        If a part is of another class, library, device, dtype or width, or parts that need each
-        other are not there.
+        If a part does not have the right class, library, device, dtype or width, or a part that
+        another one needs is missing.
 
     Examples
     --------
@@ -154,7 +156,7 @@ class TransformerWeights(Weights):
 
     @property
     def d_model(self) -> int | None:
-        """Width of the tokens; None where nothing has a width."""
+        """Width of the tokens; None if no part has a width."""
         for stack in (self.decoder, self.encoder):
             if stack is not None and stack.d_model is not None:
                 return stack.d_model
@@ -163,7 +165,7 @@ class TransformerWeights(Weights):
         return None if self.output is None else self.output.shape[0]
 
     def embedding(self, name: str) -> Array | None:
-        """Return the embedding of the ``"source"`` or the ``"target"``, shared or not."""
+        """Return the embedding of the ``"source"`` or of the ``"target"``, shared or not."""
         own = self.source_embedding if name == "source" else None
         return self.target_embedding if own is None else own
 
@@ -191,49 +193,50 @@ class TransformerWeights(Weights):
         final_norm: bool | None = None,
         scale_embeddings: bool = True,
     ) -> "TransformerWeights":
-        """Draw Xavier-uniform matrices with NumPy (float64); gains are 1, biases 0.
+        """Draw Xavier-uniform matrices with NumPy (float64); gains are 1, and biases are 0.
 
         Parameters
         ----------
         rng : numpy.random.Generator or int
-            Where the numbers come from; an int is a seed.
+            The source of the random numbers; an int is a seed.
         target_vocabulary : int
             Number of tokens V_t.
         source_vocabulary : int, optional
-            V_s. Without it source and target share one embedding.
+            V_s. Without it, source and target share one embedding.
         d_model, n_heads, d_ff : int
             Width of the tokens, number of heads, width of the hidden layers.
         n_layers : int
             Number of decoder layers.
         n_encoder_layers : int, optional
-            n_layers unless given; 0 makes a decoder alone, a language model.
+            n_layers by default; 0 makes a decoder-only model, which is a language model.
         norm, activation : str
             ``"pre"`` or ``"post"``; ``"relu"``, ``"gelu"``, ``"gelu_tanh"`` or ``"silu"``.
         bias : bool
-            Without it no matrix and no normalisation has one.
+            Whether matrices and normalisations have biases.
         tied : bool
-            Make logits by the target embedding, or by a matrix of its own, with `bias` one too.
+            Whether the logits use the target embedding. If False, they have a matrix of their own
+            and, if `bias` is True, a bias of their own.
         positions : str, Rotary, positions.RelativeBias or Alibi
-            A piece is held by the stacks, and the model's own `positions` is then ``"rotary"`` or,
-            for another piece, ``"none"``.
+            If it is not a str, the stacks hold it; then the `positions` of the model is
+            ``"rotary"`` for a `Rotary` and ``"none"`` for the others.
         n_positions : int, optional
-            Longest sequence of learned positions; required for those alone.
+            Length of the longest sequence for learned positions; required only for those.
         n_kv_heads : int, optional
             As in `MultiHeadWeights`.
         normalization : str
             ``"layer"`` or ``"rms"``, the same in every slot.
         gated : bool
-            Draw gated feed-forward networks; with ``activation="silu"`` that is SwiGLU.
+            Whether feed-forward networks are gated; with ``activation="silu"`` that is SwiGLU.
         final_norm : bool, optional
-            Normalise after the last layer; by default with pre-norm alone.
+            Whether to normalise after the last layer; by default only for pre-norm.
         scale_embeddings : bool
-            Multiply embeddings by √d_model.
+            Whether to multiply embeddings by √d_model.
 
         Raises
         ------
         TypeError, ValueError
-            If a number is not an int of at least 1 (layers: 0), d_model is not divisible by
-            n_heads, a name is unknown, or n_positions stands without learned positions.
+            If a number is not an int of at least 1 (0 for layers), d_model is not divisible by
+            n_heads, a name is unknown, or n_positions is given without learned positions.
         """
         rng = generator(rng)
         check_bool("tied", tied)

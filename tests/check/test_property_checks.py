@@ -150,8 +150,8 @@ def test_the_first_pair_and_the_mode_are_told():
     report = no_future_leak(MaskInTraining(), X)
     assert report.message == (
         "Every output depends on every input in eval mode only, where the causal mask is dropped. "
-        "Look for `self.training`, and for a faster path through the code that takes no mask. A "
-        "loss measured there is not that of the model."
+        "Look for `self.training`, and for a faster path through the code that ignores the mask. "
+        "A loss that is measured without the mask is not that of the model."
     )
     assert report.detail == "Changing input 1 moves output 0, of 0 to 6 in eval mode."
     report = no_future_leak(lambda x: np.where(np.arange(N)[:, None] == 2, x[:, 4:5], x), X)

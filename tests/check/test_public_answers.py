@@ -33,7 +33,7 @@ warmup_cosine(public.mingpt)
 warmup_cosine(lambda step, steps, warmup, peak: public.of_transformers(step, steps, warmup, 1.0))
     updates counted from 0; peak forgotten: A mistake and another convention at once.
 top_p(public.of_meta)
-    sum above the threshold: Only where that sum is exactly the threshold you keep one token more
+    sum above the threshold: If that sum is exactly the threshold, you keep one token more
 top_p(public.down_to_the_cut)
     equal ones kept: as the sum needs
 top_p(public.last_of_equals)
@@ -67,17 +67,17 @@ decoder_layer(public.decoder(value="start"))
 decoder_layer(public.decoder(query="start"))
     queries from the input of the layer: self-attention
 decoder_layer(public.exchanged_if_both)
-    masks swapped: exchanged
+    masks swapped: if both are given
 encoder_layer(public.final_norm)
     norm at the end: last sublayer
 encoder_layer(public.norm_at_the_end_alone)
     norm at the end: last sublayer
 layer_norm(lambda x, g, b: (x - x.mean(-1, keepdims=True))
 / np.sqrt(x.std(-1, keepdims=True) + 1e-5) * g + b)
-    another root of the variance: a root already
+    another root of the variance: already a root
 layer_norm(lambda x, g, b: (x - x.mean(-1, keepdims=True))
 / (np.sqrt(x.std(-1, keepdims=True)) + 1e-5) * g + b)
-    another root of the variance: a root already
+    another root of the variance: already a root
 layer_norm(lambda x, g, b: ab.layer_norm(x, g, b, epsilon=1e-12))
     epsilon of another library: BERT
 rms_norm(lambda x, g: ab.rms_norm(x, 1 + g))
@@ -89,13 +89,13 @@ softmax(lambda x: np.exp(x / np.exp(x - x.max(-1, keepdims=True)).sum(-1, keepdi
 attention(public.filled(1e-10))
     mask multiplies the scores: small number such as 1e-10
 masked_attention(public.filled(1e-6))
-    mask multiplies the scores: fill with 0
+    mask multiplies the scores: fill in 0
 masked_attention(lambda q, k, v, mask: ab.attention(q, k, v, ~mask))
     mask inverted: that of torch.nn.MultiheadAttention
 causal_mask(lambda n: np.triu(np.full((n, n), -np.inf), 1))
     additive mask: that of torch.nn.Transformer
 attention_weights(lambda q, k: ab.softmax(k @ k.mT / k.shape[-1] ** 0.5))
-    keys compared with themselves: one array
+    keys compared with themselves: the same array
 tiled_attention(public.in_one_matrix(public.on_the_diagonal))
     later tiles not masked: diagonal
 grouped_attention(public.in_one_matrix(lambda i, j: (j > i) & (j < i // 16 * 16 + 16)))
@@ -107,7 +107,7 @@ decoder_only_block(public.with_epsilon(1e-2))
 decoder_only_block(public.with_epsilon(1e-4))
     another epsilon: not 1e-5
 ring_attention(public.ring)
-    no maximum: no maximum is subtracted
+    no maximum: you subtract no maximum
 linear_vjp(lambda x, W, g: (W @ g.T, x.T @ g))
     another product: another order
 linear_vjp(lambda x, W, g: (g @ W.T, x.T @ g.T))

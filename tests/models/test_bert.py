@@ -110,7 +110,7 @@ bert(IDS, weights, token_types=TYPES[0])
     ValueError: token_types must have the shape of ids, (5, 11), got (11,)
 bert(IDS, weights, REAL)
     ValueError: mask must broadcast to (..., h, n_q, n_k) = (5, 2, 11, 11), got (5, 11);
-    one row of keys a sequence is mask[:, None, None]
+    one row of keys per sequence is mask[:, None, None]
 MADE(TABLE, TABLE[:0], TABLE, NORM, ENCODER)
     ValueError: position_embedding must have at least 1 row, got shape (0, 14)
 MADE(TABLE, TABLE, TABLE[:, :5], NORM, ENCODER)

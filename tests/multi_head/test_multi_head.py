@@ -285,7 +285,7 @@ def masked(mask, batch=()):
 ERRORS = """
 masked(np.ones((2, 13), dtype=bool), (2,))
     ValueError: mask must broadcast to (..., h, n_q, n_k) = (2, 4, 3, 13), got (2, 13); one row
-    of keys a sequence is mask[:, None, None]
+    of keys per sequence is mask[:, None, None]
 attnbook.split_heads(ones(3, 8), 2.0)
     TypeError: n_heads must be an int, got float
 attnbook.split_heads(ones(3, 8), 0)
@@ -325,7 +325,7 @@ masked(ones(3, 1, 3, 13, dtype=bool), batch=(2,))
     got (3, 1, 3, 13)
 masked(ones(2, 3, 13, dtype=bool), batch=(2,))
     ValueError: mask must have 1 or 4 entries on the axis of the heads, the third from the
-    right, got shape (2, 3, 13); one mask a sequence is mask[:, None]
+    right, got shape (2, 3, 13); one mask per sequence is mask[:, None]
 masked(ones(5, 3, 13, dtype=bool), batch=(2,))
     ValueError: mask must have 1 or 4 entries on the axis of the heads, the third from the
     right, got shape (5, 3, 13)
@@ -333,11 +333,11 @@ masked(ones(1, 2, 3, 13, dtype=bool), batch=(2,))
     ValueError: mask must have 1 or 4 entries on the axis of the heads, the third from the
     right, got shape (1, 2, 3, 13)
 masked(ones(4, 3, 13, dtype=bool), batch=(4,))
-    ValueError: mask must say what its first axis is, since there are 4 heads and 4 sequences:
-    mask[None] has one mask a head, mask[:, None] one a sequence; got shape (4, 3, 13)
+    ValueError: mask must say what its first axis is, because there are 4 heads and 4 sequences:
+    mask[None] has one mask per head, mask[:, None] one per sequence; got shape (4, 3, 13)
 masked(ones(4, 1, 13, dtype=bool), batch=(7, 4))
-    ValueError: mask must say what its first axis is, since there are 4 heads and 4 sequences:
-    mask[None] has one mask a head, mask[:, None] one a sequence; got shape (4, 1, 13)
+    ValueError: mask must say what its first axis is, because there are 4 heads and 4 sequences:
+    mask[None] has one mask per head, mask[:, None] one per sequence; got shape (4, 1, 13)
 attnbook.multi_head_attention(*[np.ones((3, 8))] * 3,
 attnbook.MultiHeadWeights.init(0, 8, 2), is_causal="no")
     TypeError: is_causal must be a bool, got str

@@ -288,7 +288,7 @@ RelativeBias(np.ones(8))
 RelativeBias(np.ones((7, 2)))
     ValueError: n_buckets must be even, got 7
 EncoderWeights.init(0, 1, 4, 2, 5, positions=RelativeBias(table(3)))
-    ValueError: positions must have a table of 2 columns, one a head, got shape (8, 3)
+    ValueError: positions must have a table of 2 columns, one per head, got shape (8, 3)
 EncoderWeights((*EncoderWeights.init(0, 1, 4, 2, 5).layers,
 *EncoderWeights.init(0, 1, 4, 1, 5).layers), None, Alibi())
     ValueError: layers must have one number of heads, got [1, 2]
@@ -306,8 +306,8 @@ attend(np.ones((3, 3, 3)))
     ValueError: bias must have 1 or 2 entries on the axis of the heads, the third from the right,
     got shape (3, 3, 3)
 attend(np.ones((2, 3, 3)), np.ones((2, 3, 4)))
-    ValueError: bias must say what its first axis is, since there are 2 heads and 2 sequences:
-    bias[None] has one mask a head, bias[:, None] one a sequence; got shape (2, 3, 3)
+    ValueError: bias must say what its first axis is, because there are 2 heads and 2 sequences:
+    bias[None] has one mask per head, bias[:, None] one per sequence; got shape (2, 3, 3)
 attnbook.encoder(X, EncoderWeights.init(0, 1, 4, 2, 5), bias=np.ones((4, 3)))
     ValueError: bias must broadcast to the shape of the scores (..., n_q, n_k) = (2, 3, 3),
     got (4, 3)

@@ -234,7 +234,7 @@ gradients(np.ones(3), ids, ids)
     TypeError: weights must be TransformerWeights, got ndarray
 gradients(TransformerWeights.init(0, 11, d_model=4, n_heads=2, d_ff=3, n_layers=1), ids, ids)
     ValueError: weights must be those of a decoder alone, got an encoder too;
-    attnbook.training.train takes both, by PyTorch's autograd
+    attnbook.training.train takes both and uses PyTorch's autograd
 gradients(weights.to(dtype="float16"), ids, ids)
     TypeError: weights must be float32 or float64 to be trained, got float16
 gradients(weights.to("torch", dtype="bfloat16"), torch.tensor(ids), torch.tensor(ids))

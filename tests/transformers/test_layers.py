@@ -444,7 +444,7 @@ call("decoder layer", memory_mask=np.ones((4, 4), bool))
     got (4, 4)
 call("decoder", (2, 4, 6), (5, 6), memory_mask=np.ones((2, 4, 5), bool))
     ValueError: memory_mask must have 1 or 3 entries on the axis of the heads, the third from the
-    right, got shape (2, 4, 5); one mask a sequence is memory_mask[:, None]
+    right, got shape (2, 4, 5); one mask per sequence is memory_mask[:, None]
 # flags and what can be called
 EncoderLayerWeights.init(0, 6, 3, 5, bias=np.array(True))
     TypeError: bias must be a bool, got ndarray

@@ -416,13 +416,13 @@ call(target_mask=np.ones((4, 5), bool))
     4, 4), got (4, 5)
 call(target_mask=np.ones((2, 4, 4), bool))
     ValueError: target_mask must have 1 or 3 entries on the axis of the heads, the third from
-    the right, got shape (2, 4, 4); one mask a sequence is target_mask[:, None]
+    the right, got shape (2, 4, 4); one mask per sequence is target_mask[:, None]
 call(memory_mask=np.ones((5, 4), bool))
     ValueError: memory_mask must broadcast to the shape of the scores (..., n_q, n_k) = (2, 3,
     4, 5), got (5, 4)
 call(source_mask=np.ones((2, 5), bool))
     ValueError: source_mask must broadcast to (..., h, n_q, n_k) = (2, 3, 5, 5), got (2, 5); one
-    row of keys a sequence is source_mask[:, None, None]
+    row of keys per sequence is source_mask[:, None, None]
 with_features(target=(2, 4, 5))
     ValueError: target must have shape (..., n, 6), got (2, 4, 5)
 with_features(target=ids(2, 4))

@@ -13,9 +13,9 @@ from attnbook.check.engine.text import Text
 
 @documented
 def accumulate_gradients(f: Callable, *, time_limit: float = 10.0) -> Report:
-    """Check how the gradients of the pieces of a batch become that of the batch.
+    """Check how the gradients of the pieces of a batch are combined into that of the batch.
 
-    Runs `f` on one piece and on several, whose numbers of labels differ, one of them without any.
+    Runs `f` on one piece and on several pieces with different numbers of labels, even with none.
 
     Parameters
     ----------

@@ -22,14 +22,14 @@ from attnbook.check.shared.scores import (
 def attention(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check attention, softmax(Q Kᵀ/√d_k) V.
 
-    Runs `f` as `attention_weights` does, with values of a width d_v of their own.
+    Runs `f` on the cases of `attention_weights`, with values of another width, d_v.
 
     Parameters
     ----------
     f : callable
         Called as ``f(query, key, value)``, by position, on (n_q, d_k), (n_k, d_k) and (n_k, d_v).
         If it takes arguments named `mask` (**True = may attend**), `scale` or `bias`, they are
-        passed by name. It returns the output alone, of shape (n_q, d_v). It may be written for one
+        passed by name. It returns only the output, of shape (n_q, d_v). It may be written for one
         sequence, without leading axes.
 
     Examples

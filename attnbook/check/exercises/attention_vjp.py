@@ -19,15 +19,15 @@ from attnbook.check.shared.scores import weights_from_steps
 def attention_vjp(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check the gradients of attention with respect to query, key and value.
 
-    Runs `f` on the sizes of `attention`, on scores of ±1000, in float64 and float32, on batches;
-    and with masks, a scale and a bias, for those of these arguments that it takes.
+    Runs `f` on the sizes of `attention`, on scores of ±1000, in float64 and float32, on batches,
+    and with masks, a scale and a bias if it takes them.
 
     Parameters
     ----------
     f : callable
         Called as ``f(query, key, value, grad_output)``, by position, where grad_output (n_q, d_v)
         is ∂L/∂output. It returns three arrays, (grad_query, grad_key, grad_value). It may be
-        written for one sequence, without leading axes. `mask`, `scale` and `bias` as in
+        written for one sequence, without leading axes. `mask`, `scale` and `bias` are those of
         `attention`.
 
     Examples

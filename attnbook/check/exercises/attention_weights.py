@@ -21,9 +21,8 @@ def attention_weights(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check the weights of attention, softmax(Q Kᵀ/√d_k).
 
     Runs `f` on sizes that are all different primes, on a square, on one token, one query and one
-    key, on scores of ±1000, in float64 and float32, on batches; and with masks (causal, ragged, a
-    row that hides everything, nothing but such rows), a scale and a bias, for those of these
-    arguments that it takes.
+    key, on scores of ±1000, in float64 and float32, on batches, and, if it takes them, with masks
+    (causal, ragged, one fully masked row, only such rows), a scale and a bias.
 
     Parameters
     ----------

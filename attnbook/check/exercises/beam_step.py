@@ -15,17 +15,17 @@ from attnbook.check.engine.text import Text
 def beam_step(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check one step of beam search: the best of all continuations of all hypotheses.
 
-    Runs `f` on hypotheses that are near and far, on places that hold none (−∞), on tokens that
-    may not come (−∞), on one hypothesis, on more beams than hypotheses and on fewer, and on as many
+    Runs `f` on hypotheses with similar and with different totals, on unused beams (−∞), on banned
+    tokens (−∞), on one hypothesis, on more and on fewer beams than hypotheses, and on as many beams
     as there are continuations.
 
     Parameters
     ----------
     f : callable
         Called as ``f(totals, log_p, n_beams)``, by position: log p of each hypothesis so far, (m,),
-        those of the next token after each, (m, V), and how many continuations stay. It returns two
-        integer arrays (n_beams,), best first: the parents, numbers of the hypotheses that are
-        continued, and the tokens that continue them.
+        log p of every next token after each of them, (m, V), and the number of continuations to
+        keep. It returns two integer arrays (n_beams,), best first: the parents, which are the
+        indices of the continued hypotheses, and the tokens that continue them.
 
     Examples
     --------

@@ -14,7 +14,7 @@ from attnbook.check.exercises.attention import SCALE_MISTAKES
 
 @documented
 def cached_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
-    """Check attention that goes on from the keys and values of a cache.
+    """Check attention that continues from the keys and values of a cache.
 
     Runs `f` on one new token after several, on several new tokens, on an empty cache, on values of
     another width, and in float64 and float32.
@@ -22,10 +22,11 @@ def cached_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
     Parameters
     ----------
     f : callable
-        Called as ``f(query, key, value, past_key, past_value)``, by position: those of m new
-        tokens, (h, m, d_k), (h, m, d_k) and (h, m, d_v), and those of the n tokens before, (h, n,
-        d_k) and (h, n, d_v). It returns the output (h, m, d_v), and the keys (h, n + m, d_k) and
-        values (h, n + m, d_v) of the longer cache. A new token sees itself and all before it.
+        Called as ``f(query, key, value, past_key, past_value)``, by position. The first three
+        belong to m new tokens, (h, m, d_k), (h, m, d_k) and (h, m, d_v), the others to the n tokens
+        before them, (h, n, d_k) and (h, n, d_v). It returns the output (h, m, d_v), and the keys
+        (h, n + m, d_k) and values (h, n + m, d_v) of the longer cache. A new token sees itself and
+        all tokens before it.
 
     Examples
     --------

@@ -23,10 +23,10 @@ def causal_mask(f: Callable, *, time_limit: float = 10.0) -> Report:
     Parameters
     ----------
     f : callable
-        Called as ``f(n_q, n_k)``, by position, on two ints, or as ``f(n)`` if it takes one alone;
-        then only squares are checked. It returns a boolean array (n_q, n_k) of any library,
-        **True = may attend**, aligned to the last key: query i may attend to key j where
-        j ≤ i + n_k - n_q. On a size of 0 it may raise.
+        Called as ``f(n_q, n_k)``, by position, on two ints. If it takes only one argument, it is
+        called as ``f(n)``, and only square masks are checked. It returns a boolean array (n_q, n_k)
+        of any library, **True = may attend**. The last query is aligned with the last key, so query
+        i may attend to key j if j ≤ i + n_k - n_q. For a size of 0 it may raise an error.
 
     Examples
     --------

@@ -13,7 +13,7 @@ from attnbook.check.engine.text import Text
 
 @documented
 def clip_gradients(f: Callable, *, time_limit: float = 10.0) -> Report:
-    """Check the clipping of a gradient by its length over two arrays together.
+    """Check the clipping of a gradient by its norm over two arrays together.
 
     Runs `f` on gradients that are longer and shorter than allowed, on arrays of different sizes,
     and on gradients of 0.
@@ -22,9 +22,9 @@ def clip_gradients(f: Callable, *, time_limit: float = 10.0) -> Report:
     ----------
     f : callable
         Called as ``f(first, second, longest)``, by position, on two arrays of floats, which
-        together are the gradient, and a float above 0. It returns both arrays: as they are if
-        their common length, the root of the sum of all squares, is at most `longest`, else
-        multiplied by one number so that it is `longest`.
+        together are the gradient, and a float above 0. It returns both arrays. If their common
+        norm, the root of the sum of all squares, is at most `longest`, they are unchanged;
+        otherwise both are multiplied by the same number, so that the norm becomes `longest`.
 
     Examples
     --------

@@ -26,7 +26,7 @@ def cross_entropy(f: Callable, *, time_limit: float = 10.0) -> Report:
     ----------
     f : callable
         Called as ``f(logits, targets)``, by position, on an array (n, V) and integers (n,) from 0
-        to V - 1; and with a boolean `mask` (n,), **True = counts**, if it takes an argument of that
+        to V - 1, and with a boolean `mask` (n,), **True = counts**, if it takes an argument of that
         name. It returns one number, the mean of -log softmax(logits)[target] over the tokens that
         count. It may be written for one sequence, without leading axes.
 

@@ -23,8 +23,8 @@ def cross_entropy_vjp(f: Callable, *, time_limit: float = 10.0) -> Report:
     ----------
     f : callable
         Called as ``f(logits, targets)``, by position, on an array (..., n, V) and integers
-        (..., n) from 0 to V - 1. It returns the gradient by the logits, (..., n, V), of the mean
-        of -log softmax(logits)[target] over all tokens.
+        (..., n) from 0 to V - 1. It returns the gradient, (..., n, V), with respect to the logits
+        of the mean of -log softmax(logits)[target] over all tokens.
 
     Examples
     --------

@@ -16,23 +16,23 @@ from attnbook.check.shared import sublayers
 
 @documented
 def decoder_layer(f: Callable, *, norm: str | None = None, time_limit: float = 10.0) -> Report:
-    """Check a decoder layer: self-attention, attention to the memory, the feed-forward network.
+    """Check a decoder layer: self-attention, cross-attention, feed-forward network.
 
     Runs `f` on layers of both norm orders, on several sizes, in float64 and float32, on batches,
-    and with both masks if it takes them; a module of PyTorch in eval mode and in train mode.
+    and with both masks if it takes them. A PyTorch module runs in eval mode and in train mode.
 
     Parameters
     ----------
     f : callable
         Called as ``f(x, memory, weights)``, by position, on (n_t, d_model), (n_s, d_model) and
-        `attnbook.DecoderLayerWeights`; and with `mask`, boolean and (n_t, n_t), and `memory_mask`,
-        (n_t, n_s) or (1, n_s), **True = may attend**, for those of these arguments that it takes.
-        Or a class or `torch.nn.Module` that is built from the weights, ``f(weights)``, and called
-        with x, memory and the masks. It returns an array (n_t, d_model). It may be for one sequence
-        alone, without leading axes, or for batches alone.
+        `attnbook.DecoderLayerWeights`, and, if it takes them, with `mask`, boolean and (n_t, n_t),
+        and `memory_mask`, (n_t, n_s) or (1, n_s), **True = may attend**. It can also be a class or
+        a `torch.nn.Module` that is built from the weights, ``f(weights)``, and called with x,
+        memory and the masks. It returns an array (n_t, d_model). It may be written only for one
+        sequence, without leading axes, or only for batches.
     norm : str, optional
-        ``"pre"`` or ``"post"`` checks that order alone; anything else is a ValueError. Unless
-        given, `f` must follow weights.norm.
+        ``"pre"`` or ``"post"`` checks only that order; anything else raises a ValueError. By
+        default, `f` must follow weights.norm.
 
     Examples
     --------

@@ -18,10 +18,10 @@ from attnbook.check.exercises.rms_norm import normalize
 
 @documented
 def decoder_only_block(f: Callable, *, time_limit: float = 10.0) -> Report:
-    """Check a pre-norm block with RMSNorm, causal rotary attention, grouped heads and SwiGLU.
+    """Check a pre-norm block with RMSNorm, causal grouped-query attention, RoPE and SwiGLU.
 
-    Runs `f` on several sizes, with as many heads of keys as of queries and with fewer, on one
-    token, in float64 and float32, and on batches.
+    Runs `f` on several sizes, with as many KV heads as query heads and with fewer, on one token, in
+    float64 and float32, and on batches.
 
     Parameters
     ----------
@@ -29,8 +29,9 @@ def decoder_only_block(f: Callable, *, time_limit: float = 10.0) -> Report:
         Called as ``f(x, weights)``, by position, on (n, d_model) and
         `attnbook.DecoderLayerWeights` without cross-attention and biases, with `RMSNormWeights` of
         ε = 1e-5 and `GatedFeedForwardWeights`. It hides the future, and rotates pairs of features
-        half a head apart. It returns an array (n, d_model). It may be for one sequence alone. Or a
-        class or `torch.nn.Module` that is built from the weights, ``f(weights)``, and called on x.
+        half a head apart. It returns an array (n, d_model). It may be written only for one
+        sequence. It can also be a class or a `torch.nn.Module` that is built from the weights,
+        ``f(weights)``, and called on x.
 
     Examples
     --------

@@ -16,15 +16,15 @@ from attnbook.check.engine.text import Text
 def embed(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check an embedding: the row of each token, times √d_model.
 
-    Runs `f` on tables of several sizes, on one token, on a token that comes twice, in float32, and
+    Runs `f` on tables of several sizes, on one token, on a token that occurs twice, in float32, and
     on batches.
 
     Parameters
     ----------
     f : callable
         Called as ``f(ids, table)``, by position, on integers (n,) from 0 to V - 1 and an array
-        (V, d_model). It returns an array (n, d_model). It may be written for one sequence, without
-        leading axes, or for batches alone.
+        (V, d_model). It returns an array (n, d_model). It may be written only for one sequence,
+        without leading axes, or only for batches.
 
     Examples
     --------

@@ -16,7 +16,7 @@ from attnbook.check.exercises.embed import table_stages
 def embed_vjp(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check the gradient of an embedding, table[ids], with respect to the table.
 
-    Runs `f` on tables of several sizes, on one token, on a token that comes twice, in float64 and
+    Runs `f` on tables of several sizes, on one token, on a token that occurs twice, in float64 and
     float32, and on batches.
 
     Parameters

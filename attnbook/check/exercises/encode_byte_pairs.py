@@ -18,8 +18,8 @@ from attnbook.check.shared.toy_models import LONGEST, TooLong
 def encode_byte_pairs(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check the encoding of a word: its bytes, joined by the merges in the order of their rank.
 
-    Runs `f` on words in which an early merge takes a letter away from a later one, on runs of one
-    letter, on letters of several bytes, on words of one letter and of none, and without merges.
+    Runs `f` on words in which an early merge takes a letter away from a later one, on repeated
+    letters, on letters of several bytes, on one letter and on the empty word, and without merges.
 
     Parameters
     ----------

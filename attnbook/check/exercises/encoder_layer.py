@@ -20,19 +20,20 @@ def encoder_layer(f: Callable, *, norm: str | None = None, time_limit: float = 1
     """Check an encoder layer: self-attention, then the feed-forward network.
 
     Runs `f` on layers of both norm orders, on several sizes, in float64 and float32, on batches,
-    and with masks if it takes them; a module of PyTorch in eval mode and in train mode.
+    and with masks if it takes them. A PyTorch module runs in eval mode and in train mode.
 
     Parameters
     ----------
     f : callable
         Called as ``f(x, weights)``, by position, on (n, d_model) and
-        `attnbook.EncoderLayerWeights`; and with `mask`, boolean and (n, n), **True = may attend**,
-        if it takes an argument of that name or a third one. Or a class or `torch.nn.Module` that is
-        built from the weights, ``f(weights)``, and called with x and a mask. It returns an array
-        (n, d_model). It may be for one sequence alone, without leading axes, or for batches alone.
+        `attnbook.EncoderLayerWeights`, and with `mask`, boolean and (n, n), **True = may attend**,
+        if it takes an argument of that name or a third one. It can also be a class or a
+        `torch.nn.Module` that is built from the weights, ``f(weights)``, and called with x and a
+        mask. It returns an array (n, d_model). It may be written only for one sequence, without
+        leading axes, or only for batches.
     norm : str, optional
-        ``"pre"`` or ``"post"`` checks that order alone; anything else is a ValueError. Unless
-        given, `f` must follow weights.norm.
+        ``"pre"`` or ``"post"`` checks only that order; anything else raises a ValueError. By
+        default, `f` must follow weights.norm.
 
     Examples
     --------

@@ -26,8 +26,8 @@ def feed_forward(f: Callable, *, time_limit: float = 10.0) -> Report:
     f : callable
         Called as ``f(x, W_1, b_1, W_2, b_2)``, by position, on (n, d_model), (d_model, d_ff),
         (d_ff,), (d_ff, d_model) and (d_model,), or as ``f(x, weights)`` with
-        `attnbook.FeedForwardWeights` if it takes that many. It returns an array (n, d_model). It
-        may be written for one sequence, without leading axes, or for batches alone.
+        `attnbook.FeedForwardWeights` if it takes two arguments. It returns an array (n, d_model).
+        It may be written only for one sequence, without leading axes, or only for batches.
 
     Examples
     --------

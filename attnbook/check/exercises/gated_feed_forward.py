@@ -24,8 +24,8 @@ def gated_feed_forward(f: Callable, *, time_limit: float = 10.0) -> Report:
     f : callable
         Called as ``f(x, W_gate, W_1, W_2)``, by position, on (n, d_model), (d_model, d_ff) twice
         and (d_ff, d_model), or as ``f(x, weights)`` with `attnbook.GatedFeedForwardWeights` if it
-        takes that many. It returns an array (n, d_model). It may be written for one sequence,
-        without leading axes, or for batches alone.
+        takes two arguments. It returns an array (n, d_model). It may be written only for one
+        sequence, without leading axes, or only for batches.
 
     Examples
     --------

@@ -18,11 +18,11 @@ from attnbook.check.shared.toy_models import LONGEST, TooLong, Toy, ToyStep
 
 @documented
 def greedy_decode(f: Callable, *, cached: bool = False, time_limit: float = 10.0) -> Report:
-    """Check greedy decoding: append the likeliest token until the stop token or a limit.
+    """Check greedy decoding: append the most likely token until the stop token or a limit.
 
-    Runs `f` on toy models that stop at once, early or never, from a start token that is the stop
-    token, for no token at all, and on a batch.
-    Their logits depend on every token before them and on its position.
+    Runs `f` on toy models that stop at once, early or never, with a start token that is also the
+    stop token, with a limit of 0, and on a batch. The logits of these models depend on every token
+    so far and on its position.
 
     Parameters
     ----------
@@ -30,13 +30,13 @@ def greedy_decode(f: Callable, *, cached: bool = False, time_limit: float = 10.0
         Called as ``f(model, start, stop, max_length)``, by position. ``model(ids)`` takes ids
         (..., n) and returns logits (..., n, V), the last of which belong to the next token; `start`
         and `stop` are token ids, and at most `max_length` tokens follow the start. It returns their
-        ids in one array or list. With the start token or without it, and with the stop token or
-        without it, are all right, and a remark says which it is. On a batch, where `start` is an
-        array (batch,), rows that are done are filled with `stop`.
+        ids in one array or list. The result may or may not contain the start token and the stop
+        token, and a remark says what yours does. On a batch, where `start` is an array (batch,),
+        rows that are done are padded with `stop`.
     cached : bool
-        Then `f` is called as ``f(step, start, stop, max_length)``, and ``step(token, position,
-        cache)`` returns the logits (V,) of the next token, and the new cache. The cache is None at
-        first and the start token stands at position 0.
+        If True, `f` is called as ``f(step, start, stop, max_length)``, where ``step(token,
+        position, cache)`` returns the logits (V,) of the next token and the new cache. The first
+        cache is None, and the start token has position 0.
 
     Examples
     --------

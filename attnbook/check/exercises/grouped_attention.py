@@ -11,18 +11,18 @@ from attnbook.check.exercises.tiled_attention import SLOPES, arrays, check_of, u
 
 @documented
 def grouped_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
-    """Check causal attention whose query heads share the heads of keys and values in groups.
+    """Check causal grouped-query attention, in which groups of query heads share a KV head.
 
-    Query head h reads key head h // group, with group = n_heads / n_kv_heads. Runs `f` on groups of
-    two, three and four, on one head of keys for all and on one for each, on lengths that no tile
-    divides, and on what `tiled_attention` has, without counting tiles.
+    Query head h reads KV head h // group, where group = n_heads / n_kv_heads. Runs `f` on groups of
+    two, three and four, on a single KV head and on one per query head, on lengths that no tile
+    divides, and on the cases of `tiled_attention`, without counting tiles.
 
     Parameters
     ----------
     f : callable
         Called as ``f(query, key, value)``, by position, on arrays (n_heads, n, 16) and twice
         (n_kv_heads, n, 16). It returns the output, (n_heads, n, 16); query i sees keys 0 to i. It
-        may be a kernel that takes the tensors of PyTorch alone, and it may raise on float16.
+        may be a kernel that takes only PyTorch tensors, and it may raise an error for float16.
 
     Examples
     --------

@@ -30,8 +30,8 @@ def layer_norm(f: Callable, *, time_limit: float = 10.0) -> Report:
     f : callable
         Called as ``f(x, gain, bias)``, by position, on (n, d_model), (d_model,) and (d_model,), and
         with `epsilon` or `eps` if it takes an argument of that name; otherwise it must use 1e-5.
-        A function of `x` alone is taken for one without gain and bias. It returns an array of the
-        shape of `x`. It may be written for one sequence, without leading axes.
+        If it takes only `x`, it is checked without gain and bias. It returns an array of the shape
+        of `x`. It may be written for one sequence, without leading axes.
 
     Examples
     --------

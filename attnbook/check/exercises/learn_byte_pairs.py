@@ -19,21 +19,21 @@ from attnbook.check.shared.toy_models import LONGEST, TooLong
 
 @documented
 def learn_byte_pairs(f: Callable, *, time_limit: float = 10.0) -> Report:
-    """Check the learning of byte pairs: the most frequent pair becomes a token, again and again.
+    """Check the learning of byte pairs: in each step, the most frequent pair becomes a token.
 
-    Runs `f` on words that occur once and several times, with runs of one letter, with letters of
-    two bytes and more, with pairs that occur equally often, and with more merges asked for than
+    Runs `f` on words that occur once and several times, with repeated letters, with letters of two
+    or more bytes, with pairs that occur equally often, and with a larger number of merges than
     there are pairs that occur twice.
 
     Parameters
     ----------
     f : callable
-        Called as ``f(words, n_merges)``, by position, on a list of str, in which a word stands as
+        Called as ``f(words, n_merges)``, by position, on a list of str, which contains a word as
         often as it occurs, and an int. It returns the pairs of ids (x, y) that are merged, in their
-        order, as a list or as the keys of a dict. The ids of the bytes are 0 to 255, and merge
-        number i makes the id 256 + i. Pairs are counted within the words, "aaa" holds (a, a) twice,
-        and of pairs that occur equally often the smaller one comes first. It ends early where no
-        pair occurs twice.
+        order, as a list or as the keys of a dict. The ids of the bytes are 0 to 255, and merge i
+        makes the id 256 + i. Pairs are counted within words, "aaa" contains (a, a) twice, and if
+        pairs occur equally often, the smaller one comes first. There are fewer merges if no pair
+        occurs twice.
 
     Examples
     --------

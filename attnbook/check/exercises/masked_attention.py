@@ -21,8 +21,8 @@ def masked_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check attention with a mask that is always given.
 
     Runs `f` with masks of every shape that broadcasts, on scores of ±1000, on visible scores below
-    -10⁴ and below -10⁹, on a row that hides everything and on a mask of nothing but such rows, in
-    float64 and float32, on batches, and with a mask for each sequence.
+    -10⁴ and below -10⁹, with one fully masked row and with only such rows, in float64 and float32,
+    on batches, and with one mask per sequence.
 
     Parameters
     ----------
@@ -30,9 +30,9 @@ def masked_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
         Called as ``f(query, key, value, mask)``, by position, on (n_q, d_k), (n_k, d_k),
         (n_k, d_v) and a boolean mask, **True = may attend**, of shape (n_q, n_k) or one that
         broadcasts to it: (1, n_k) for padding, (n_k,), (n_q, 1), and (batch, 1, n_k) for a batch.
-        It returns the output alone, of shape (n_q, d_v). A query that may attend to nothing gets
-        zeros. It may be written for one sequence, without leading axes, or for batches alone, and
-        it may raise on a mask that is not (n_q, n_k).
+        It returns only the output, of shape (n_q, d_v). A fully masked query gets zeros. It may be
+        written only for one sequence, without leading axes, or only for batches, and it may raise
+        an error for a mask that is not (n_q, n_k).
 
     Examples
     --------

@@ -13,9 +13,9 @@ from attnbook.check.shared.merging import MERGE_MISTAKES, TEXT, merge_from_steps
 
 @documented
 def merge_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
-    """Check the merge of two parts of an attention, each of keys that the other has not read.
+    """Check the merge of two partial results of attention over disjoint sets of keys.
 
-    A part is a triple (maximum, total, weighted): of the scores s_j and values v_j that it has
+    A part is a triple (maximum, total, weighted). For the scores s_j and values v_j that it has
     read, maximum is m = max s_j, total is Σ exp(s_j − m), and weighted is Σ exp(s_j − m) v_j. A row
     that has read nothing has (−∞, 0, 0). Runs `f` on parts of different sizes, on one query, with
     the larger maximum on either side and on both, on scores of ±1000 and differences of 2000,

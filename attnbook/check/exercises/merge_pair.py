@@ -16,10 +16,10 @@ from attnbook.check.engine.text import Text
 
 @documented
 def merge_pair(f: Callable, *, time_limit: float = 10.0) -> Report:
-    """Check the merge of a pair: each x with y behind it becomes one new token.
+    """Check the merge of a pair: each x that is followed by y becomes one new token with it.
 
-    Runs `f` on lists with the pair at the beginning, in the middle and at the end, side by side, in
-    runs of one token such as "aaa", in the wrong order, and on lists of one token and of none.
+    Runs `f` on lists with the pair at the beginning, in the middle and at the end, several times in
+    a row, in repetitions such as "aaa", in the wrong order, and on one token and an empty list.
 
     Parameters
     ----------

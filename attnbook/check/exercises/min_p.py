@@ -10,7 +10,7 @@ from attnbook.check.shared.cutting import cut_check, near_the_best
 
 @documented
 def min_p(f: Callable, *, time_limit: float = 10.0) -> Report:
-    """Check the cut of min-p: the tokens of at least `threshold` times the largest probability.
+    """Check min-p sampling: keep tokens of at least `threshold` times the largest probability.
 
     Runs `f` on the distributions of `top_p`.
 

@@ -22,23 +22,23 @@ from attnbook.check.shared.heads import HEADS_MISTAKES, TEXT, by_the_package, he
 
 @documented
 def multi_head_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
-    """Check multi-head attention: project, split, attend in each head, join, project back.
+    """Check multi-head attention: project, split, attend in each head, concatenate, project back.
 
     Runs `f` on a square and on inputs of different widths, on one token and on one head, on
-    projections of other widths than d_model, on scores of ±1000, in float64 and float32, on
-    batches; and with masks, also one for each sequence of a batch, if it takes them.
+    projections whose width is not d_model, on scores of ±1000, in float64 and float32, on batches,
+    and with masks if it takes them, even with one mask per sequence of a batch.
 
     Parameters
     ----------
     f : callable
         Called as ``f(query, key, value, W_Q, W_K, W_V, W_O, n_heads)``, by position, on
         (n_q, d_query), (n_k, d_key), (n_k, d_value), (d_query, h·d_k), (d_key, h·d_k),
-        (d_value, h·d_v), (h·d_v, d_out) and the int h; and by name if it takes an argument `mask`
-        (**True = may attend**), which is (n_q, n_k), or (batch, 1, n_q, n_k) for a batch. Or as
-        ``f(query, key, value, weights)`` with `attnbook.MultiHeadWeights`, if it takes that many.
-        It returns the output alone, of shape (n_q, d_out). It may be written for one sequence,
-        without leading axes, or for batches alone. Where W_Q is not square, or d_v is not d_k, it
-        may raise.
+        (d_value, h·d_v), (h·d_v, d_out) and the int h. If it takes an argument `mask` (**True = may
+        attend**), that is passed by name; it is (n_q, n_k), or (batch, 1, n_q, n_k) for a batch. If
+        it takes four arguments, it is called as ``f(query, key, value, weights)`` with
+        `attnbook.MultiHeadWeights`. It returns only the output, of shape (n_q, d_out). It may be
+        written only for one sequence, without leading axes, or only for batches. If W_Q is not
+        square, or d_v is not d_k, it may raise an error.
 
     Examples
     --------

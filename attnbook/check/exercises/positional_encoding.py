@@ -19,7 +19,7 @@ def positional_encoding(
 ) -> Report:
     """Check a table of sines and cosines of positions.
 
-    Runs `f` on several sizes, also on one position and on one pair of features.
+    Runs `f` on several sizes, including a single position and a single pair of features.
 
     Parameters
     ----------
@@ -27,8 +27,8 @@ def positional_encoding(
         Called as ``f(n, d_model)``, by position, on two ints, of which d_model is even. It returns
         an array (n, d_model) of floats, of any library.
     interleaved : bool, optional
-        True asks for sin, cos, sin, cos, …, as Vaswani et al. wrote it, and False for all sines
-        before all cosines. Unless given, both are right and a remark says which it is.
+        True requires sin, cos, sin, cos, …, as Vaswani et al. wrote it, and False requires all
+        sines before all cosines. By default, both are right, and a remark says which one it is.
 
     Examples
     --------

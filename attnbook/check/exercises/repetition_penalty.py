@@ -13,17 +13,17 @@ from attnbook.check.engine.text import Text
 
 @documented
 def repetition_penalty(f: Callable, *, time_limit: float = 10.0) -> Report:
-    """Check the repetition penalty: logits of tokens that have occurred are made smaller.
+    """Check the repetition penalty: it lowers the logits of tokens that have occurred.
 
-    Runs `f` on tokens that occur once, twice and not at all, on none, on penalties of 1 and more,
-    in float64 and float32.
+    Runs `f` on tokens that occur once, twice and not at all, on no tokens, on penalties of 1 and
+    more, and in float64 and float32.
 
     Parameters
     ----------
     f : callable
         Called as ``f(logits, ids, penalty)``, by position, on (V,), integers (n,) and a number of
-        at least 1. It returns logits (V,): those of tokens in `ids` are divided by `penalty` where
-        they are above 0 and multiplied by it where they are below; the others stay.
+        at least 1. It returns logits (V,): those of tokens in `ids` are divided by `penalty` if
+        they are above 0 and multiplied by it if they are below; the others are unchanged.
 
     Examples
     --------

@@ -32,8 +32,8 @@ def rms_norm(f: Callable, *, time_limit: float = 10.0) -> Report:
     ----------
     f : callable
         Called as ``f(x, gain)``, by position, on (n, d_model) and (d_model,), and with `epsilon` or
-        `eps` if it takes an argument of that name; otherwise it must use 1e-5. A function of `x`
-        alone is taken for one without gain. It returns an array of the shape of `x`. It may be
+        `eps` if it takes an argument of that name; otherwise it must use 1e-5. If it takes only
+        `x`, it is checked without a gain. It returns an array of the shape of `x`. It may be
         written for one sequence, without leading axes.
 
     Examples

@@ -19,8 +19,8 @@ from attnbook.check.exercises.positional_encoding import ANGLE_MISTAKES, angles
 def rotary(f: Callable, *, interleaved: bool | None = None, time_limit: float = 10.0) -> Report:
     """Check a rotation of queries or keys by their positions.
 
-    Runs `f` on several sizes, also on one position and on one pair of features, in float64 and
-    float32, on batches of heads, and from a later position on if it takes `start`.
+    Runs `f` on several sizes, including a single position and a single pair of features, in float64
+    and float32, on batches of heads, and from a later position on if it takes `start`.
 
     Parameters
     ----------
@@ -29,8 +29,8 @@ def rotary(f: Callable, *, interleaved: bool | None = None, time_limit: float = 
         `start` or `offset`. It returns an array of the shape of `x`. It may be written for one
         head, without leading axes.
     interleaved : bool, optional
-        True asks for the pairs of features 2l and 2l + 1, and False for those of l and l + d/2.
-        Unless given, both are right and a remark says which it is.
+        True requires pairs of the features 2l and 2l + 1, and False requires pairs of l and
+        l + d/2. By default, both are right, and a remark says which one it is.
 
     Examples
     --------

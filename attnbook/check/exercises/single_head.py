@@ -26,18 +26,19 @@ from attnbook.check.shared.attention_cases import FLIPPED, RAGGED, attention_sta
 def single_head(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check a learned head: project query, key and value, then attend.
 
-    Runs `f` on widths that are all different primes, on a square and on inputs of one width, on
-    one token, on scores of ±1000, in float64 and float32, on batches; and with a mask and a W_O if
+    Runs `f` on widths that are all different primes, on a square and on inputs of equal width, on
+    one token, on scores of ±1000, in float64 and float32, on batches, and with a mask and a W_O if
     it takes them.
 
     Parameters
     ----------
     f : callable
         Called as ``f(query, key, value, W_Q, W_K, W_V)``, by position, on (n_q, d_query),
-        (n_k, d_key), (n_k, d_value), (d_query, d_k), (d_key, d_k) and (d_value, d_v); with a
-        seventh argument named `W_O`, of shape (d_v, d_out), and with `mask` if it takes them. Or
-        as ``f(query, key, value, weights)`` with `attnbook.SingleHeadWeights`, if it takes that
-        many. It returns the output alone, of shape (n_q, d_v), or (n_q, d_out) with a W_O.
+        (n_k, d_key), (n_k, d_value), (d_query, d_k), (d_key, d_k) and (d_value, d_v), and, if it
+        takes them, with a seventh argument named `W_O`, of shape (d_v, d_out), and with `mask`. If
+        it takes four arguments, it is called as ``f(query, key, value, weights)`` with
+        `attnbook.SingleHeadWeights`. It returns only the output, of shape (n_q, d_v), or
+        (n_q, d_out) with a W_O.
 
     Examples
     --------

@@ -31,7 +31,7 @@ def softmax(f: Callable, *, time_limit: float = 10.0) -> Report:
     ----------
     f : callable
         Called as ``f(x)``, and as ``f(x, axis=…)`` if it takes an argument named `axis`. It returns
-        weights of the shape of `x`. It may be written for matrices only.
+        weights of the shape of `x`. It may be written only for matrices.
 
     Examples
     --------

@@ -15,16 +15,16 @@ from attnbook.check.engine.text import Text
 def speculative_rule(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check the rule by which speculative sampling keeps a drafted token or replaces it.
 
-    Runs `f` on near and far distributions, on tokens that the model gives no chance at all, and in
-    float64 and float32.
+    Runs `f` on similar and on different distributions, on tokens with probability 0 under the
+    model, and in float64 and float32.
 
     Parameters
     ----------
     f : callable
         Called as ``f(p, p_draft)``, by position, on the distributions (V,) of the model and of the
-        draft model, which gives every token a chance and differs from that of the model. It returns
-        two arrays (V,): for each token the probability that it is kept if it was drafted, and the
-        distribution of the token that is drawn instead of one that is not kept.
+        draft model. The second is positive for every token, and the two differ. It returns two
+        arrays (V,): for each token, the probability that it is kept if it was drafted, and the
+        distribution of the replacement for a token that is not kept.
 
     Examples
     --------

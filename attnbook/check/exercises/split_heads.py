@@ -23,7 +23,7 @@ def split_heads(f: Callable, *, time_limit: float = 10.0) -> Report:
     f : callable
         Called as ``f(x, n_heads)``, by position, on an array (n, h·d) and an int. It returns one
         array (h, n, d), in which head i holds the columns i·d to (i + 1)·d - 1. It may be written
-        for one sequence, without leading axes, or for batches alone.
+        only for one sequence, without leading axes, or only for batches.
 
     Examples
     --------

@@ -13,17 +13,17 @@ from attnbook.check.engine.text import Text
 
 @documented
 def teacher_forcing(f: Callable, *, time_limit: float = 10.0) -> Report:
-    """Check how a target is cut into what the decoder reads and what it is to predict.
+    """Check how a target is split into what the decoder reads and what it must predict.
 
-    Runs `f` on targets of several lengths, down to start and stop alone, and on batches.
+    Runs `f` on targets of several lengths, down to only start and stop, and on batches.
 
     Parameters
     ----------
     f : callable
         Called as ``f(target)``, by position, on integers (n,), the first of which is the start
         token and the last the stop token. It returns two arrays (n - 1,), (decoder_input, labels):
-        the label at each place is the token after the one that is read there. It may be written for
-        one sequence, without leading axes, or for batches alone.
+        the label at each position is the token after the one that is read there. It may be written
+        only for one sequence, without leading axes, or only for batches.
 
     Examples
     --------

@@ -25,19 +25,19 @@ WIDTH = 16
 
 @documented
 def tiled_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
-    """Check causal attention in tiles of 16 queries and 16 keys that skips what it need not read.
+    """Check causal attention in tiles of 16 queries and 16 keys that skips fully masked tiles.
 
-    Runs `f` on one tile and on several, on lengths that no tile divides, on scores that rise,
-    slowly and steeply, that fall and that lie far below 0, and in float16, where the sums must be
-    kept in more digits. Then it makes a late value infinite. A weight of 0 times infinity is NaN,
-    so the rows that become NaN tell which tiles were read.
+    Runs `f` on one tile and on several, on lengths that no tile divides, on scores that rise slowly
+    or steeply, that fall or that are far below 0, and in float16, where the sums need a higher
+    precision. Then it makes a late value infinite. A weight of 0 times infinity is NaN, so the rows
+    that become NaN show which tiles were read.
 
     Parameters
     ----------
     f : callable
         Called as ``f(query, key, value)``, by position, on (n_heads, n, 16) arrays. It returns the
         output, of the same shape; query i sees keys 0 to i. It may be a kernel, compiled or
-        interpreted, that takes the tensors of PyTorch alone, and it may raise on float16.
+        interpreted, that takes only PyTorch tensors, and it may raise an error for float16.
 
     Examples
     --------

@@ -10,19 +10,19 @@ from attnbook.check.shared.cutting import cut_check, nucleus
 
 @documented
 def top_p(f: Callable, *, time_limit: float = 10.0) -> Report:
-    """Check the cut of nucleus sampling: the fewest likeliest tokens that come to `threshold`.
+    """Check nucleus sampling: keep the fewest most likely tokens that sum to `threshold`.
 
-    Runs `f` where the model is sure and where it is not, on numbers that meet the threshold
-    exactly, on equally likely tokens at the cut, on a threshold of 1 and on one below the largest
-    probability, in float64 and float32.
+    Runs `f` on sharp and on flat distributions, on sums that meet the threshold exactly, on equally
+    likely tokens at the cut, on a threshold of 1 and on one below the largest probability, in
+    float64 and float32.
 
     Parameters
     ----------
     f : callable
         Called as ``f(p, threshold)``, by position, on a distribution (V,) and a number above 0 and
-        at most 1. It returns the distribution (V,) that is drawn from: 0 for what is cut, and the
-        rest divided by its sum. The likeliest token always stays. Of equally likely tokens at the
-        cut any may stay, but no more of them than the sum needs.
+        at most 1. It returns the distribution (V,) from which to draw: 0 for tokens that are cut,
+        and the others divided by their sum. The most likely token is always kept. Among equally
+        likely tokens at the cut, any may be kept, but no more of them than the sum needs.
 
     Examples
     --------

@@ -16,7 +16,7 @@ from attnbook.check.engine.text import Text
 
 @documented
 def warmup_cosine(f: Callable, *, time_limit: float = 10.0) -> Report:
-    """Check a learning rate that rises along a line and falls along half a cosine.
+    """Check a learning rate that rises linearly and then falls along half a cosine.
 
     Runs `f` on the first and last steps of the warm-up and of the run and on steps between, with
     warm-ups of several lengths, from 1 on.

@@ -25,25 +25,25 @@ def heads_are_independent(
     head_axis: int | None = None,
     time_limit: float = 30.0,
 ) -> Report:
-    """Check that each head is attention of its own block of features, and of nothing else.
+    """Check that each head attends over its own block of features and over nothing else.
 
-    Changes one block of query, key and value at a time, and compares each block of the output with
-    attention of that block alone. Differences of less than 2e-4 of the largest output count as
-    rounding.
+    The check changes one block of query, key and value at a time, and compares each block of the
+    output with attention over only that block. Differences of less than 2e-4 of the largest output
+    count as rounding.
 
     Parameters
     ----------
     f : callable
         Called as ``f(query, key, value)`` on projected inputs; it splits them, attends and merges,
-        without W_O. It returns the output, or a tuple that begins with it. A causal mask inside is
-        fine.
+        without W_O. It returns the output, or a tuple that begins with it. It may use a causal
+        mask.
     n_heads : int
-        Number of heads h, at least 2; `f` knows it too.
+        Number of heads h, at least 2; `f` must use the same number.
     example : array, shape (..., n, h·d), or a tuple of three, for query, key and value
-        Gives shapes, dtype and library. The numbers are drawn anew.
+        It determines shapes, dtype and library. The check draws new numbers.
     head_axis : int, optional
-        Where the heads have an axis of their own, in inputs and output: -3 for (..., h, n, d), -2
-        for (..., n, h, d).
+        The axis of the heads if they have one in inputs and output: -3 for (..., h, n, d), -2 for
+        (..., n, h, d).
 
     Examples
     --------

@@ -33,27 +33,29 @@ FUTURE = TEXT.sentences
 def no_future_leak(model: Callable, example: Any, *, time_limit: float = 30.0) -> Report:
     """Check that no output of a model depends on a later input.
 
-    Changes each input alone, and all inputs after a position together, and sees which outputs
-    move; with inputs like the example, and with smaller and much larger ones, so that a mask of
-    −1e4 that large scores outbid is found too. A `torch.nn.Module` is checked in train mode and in
-    eval mode (without gradients). If there is a leak, the report says what it looks like.
-    Cost: in each mode about 15 runs a position, 6 with tokens, of at most 24 positions.
+    The check changes each input separately, and all inputs after a position together, and observes
+    which outputs change. It does so with inputs like the example, with smaller and with much larger
+    ones, so that it also finds a mask of −1e4, which large scores can exceed. A `torch.nn.Module`
+    is checked in train mode and in eval mode (without gradients). If there is a leak, the report
+    says what kind of leak it is.
+    Cost: in each mode about 15 runs per position, or 6 with tokens, for at most 24 positions.
 
-    PyTorch's random numbers are set to one seed before each run, so a dropout is no leak. Changes
-    of less than 5e-6 of the largest output count as rounding (in half precision of less than a few
-    units in the last place); a leak of weight 1e-4 is found. A leak through a single one of many
-    tokens can be missed, and so can a large negative number behind a normalisation or an embedding.
+    PyTorch's random generator gets the same seed before each run, so dropout does not count as a
+    leak. Changes of less than 5e-6 of the largest output count as rounding (in half precision, less
+    than a few units in the last place); a leak with weight 1e-4 is found. However, the check can
+    miss a leak through a single one of many tokens, and a large negative number behind a
+    normalisation or an embedding.
 
     Parameters
     ----------
     model : callable
         Called as ``model(x)``. It returns an array (batch, n, ...) of floats, or a tuple that
-        begins with it. A module, or a function that uses modules, is given back as it was.
+        begins with it. The check does not change a module, or the modules that a function uses.
     example : array, shape (batch, n, ...) or (n, d) of floats, or (batch, n) or (n,) of integers
-        What the model takes, as an array of the library that it works in; a `torch.nn.Module` gets
-        it as a tensor of its own dtype, on its device. At least two positions; the mistake is
-        easiest to name with six to twelve, and with more positions than heads. Of a batch at most 4
-        sequences are used, and of integer tokens those between the smallest and the largest.
+        An input of the model, as an array of the library in which it works; a `torch.nn.Module`
+        gets a tensor of its own dtype, on its device. It needs at least two positions; the mistake
+        is easiest to name with six to twelve, and with more positions than heads. At most 4
+        sequences of a batch are used, and only integer tokens between the smallest and the largest.
 
     Examples
     --------

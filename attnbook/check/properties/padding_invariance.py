@@ -37,33 +37,33 @@ def padding_invariance(
 ) -> Report:
     """Check that padding does not reach the outputs of real tokens.
 
-    Gives the sequences of the batch different lengths. The outputs before those lengths must stay
-    the same whatever stands behind them (other tokens, huge numbers), whatever lengths the other
-    sequences have, in a batch of one, and without any padding. Outputs behind the lengths may be
+    The check gives the sequences of the batch different lengths. The outputs of real tokens must
+    stay the same whatever the padding holds (other tokens, huge numbers), whatever lengths the
+    other sequences have, in a batch of one, and without any padding. Outputs of padding may be
     anything. A `torch.nn.Module` is checked in train mode and in eval mode (without gradients).
 
-    PyTorch's random numbers are set to one seed before each run; with dropout the runs without
-    padding are left out, since a dropout differs with the shape. Changes of less than 5e-6 of the
-    largest output count as rounding, and less than 2e-4 between runs of different lengths. That
-    NaN in the padding stays there is not asked for.
+    PyTorch's random generator gets the same seed before each run. With dropout, the runs without
+    padding are left out, because dropout depends on the shape. Changes of less than 5e-6 of the
+    largest output count as rounding, and changes of less than 2e-4 between runs of different
+    lengths. The check does not require that NaN in the padding stays there.
 
     Parameters
     ----------
     model : callable
-        Called as ``model(x, mask)``. It returns an array (batch, n, ...) of floats, or a tuple
-        that begins with it. A module, or a function that uses modules, is given back as it was.
+        Called as ``model(x, mask)``. It returns an array (batch, n, ...) of floats, or a tuple that
+        begins with it. The check does not change a module, or the modules that a function uses.
     example : array, shape (batch, n, ...) of floats, or (batch, n) of integers
-        What the model takes, without padding, as an array of the library that it works in; a
-        `torch.nn.Module` gets it as a tensor of its own dtype, on its device. At least 4
-        positions; of a batch at most 4 sequences are used, and of integer tokens those
-        between the smallest and the largest.
+        An input of the model without padding, as an array of the library in which it works; a
+        `torch.nn.Module` gets a tensor of its own dtype, on its device. It needs at least 4
+        positions. At most 4 sequences of a batch are used, and only integer tokens between the
+        smallest and the largest.
     padding : callable, optional
         Makes the second argument of the model from the lengths, an integer array (batch,), and n.
-        By default `attnbook.masking.padding`, which gives a boolean mask (batch, 1, n),
-        **True = may attend**. Arrays of NumPy that it returns are moved to the library of the
-        model. For the lengths themselves pass ``lambda lengths, n: lengths``; for a
-        key_padding_mask of PyTorch, ``lambda lengths, n: ~masking.padding(lengths, n)[:, 0]``; for
-        heads, ``lambda lengths, n: masking.padding(lengths, n)[:, None]``.
+        The default is `attnbook.masking.padding`, which returns a boolean mask (batch, 1, n),
+        **True = may attend**. NumPy arrays that it returns are moved to the library of the model.
+        If the model needs the lengths themselves, pass ``lambda lengths, n: lengths``. For the
+        key_padding_mask of PyTorch, pass ``lambda lengths, n: ~masking.padding(lengths, n)[:, 0]``;
+        for heads, ``lambda lengths, n: masking.padding(lengths, n)[:, None]``.
 
     Examples
     --------

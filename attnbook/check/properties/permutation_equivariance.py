@@ -28,15 +28,15 @@ ORDER = TEXT.sentences
 def permutation_equivariance(model: Callable, example: Any, *, time_limit: float = 30.0) -> Report:
     """Check that permuting the inputs of a model permutes its outputs, and no more: f(Px) = P f(x).
 
-    So it is for attention without positions and without a mask. Each sequence of the batch is
-    permuted in its own way, so sequences that mix place by place are found too; those that attend
-    to each other, whatever their order, are not. A `torch.nn.Module` is checked in train mode and
-    in eval mode (without gradients).
+    Attention without positions and without a mask has this property. Each sequence of the batch is
+    permuted in its own way, so the check also finds sequences that mix position by position.
+    However, it does not find sequences that attend to each other whatever their order. A
+    `torch.nn.Module` is checked in train mode and in eval mode (without gradients).
 
-    Differences of less than 2e-4 of the largest output count as rounding, since sums run in
-    another order. A mode with dropout is left out: what it drops depends on the position. A
-    softmax over the queries is permutation-equivariant too, so this check does not find it;
-    `check.attention` does.
+    Differences of less than 2e-4 of the largest output count as rounding, because sums run in
+    another order. A mode with dropout is left out, because the entries that it drops depend on the
+    position. A softmax over the queries is permutation-equivariant, too, so this check does not
+    find it, but `check.attention` does.
 
     Parameters
     ----------

@@ -1,12 +1,12 @@
-"""Backpropagation by hand: the gradient of a whole decoder, from its pieces, in any array library.
+"""Backpropagation by hand: the gradient of a whole decoder, in any array library.
 
-A piece has two forms. ``NAME_vjp(inputs…, grad_output)`` takes what NAME was given and the gradient
-of the loss with respect to its output, and returns the gradients with respect to its inputs.
-``NAME_with_vjp(inputs…)`` is composed of pieces: it returns the output and a function,
-``vjp(grad_output)``, which goes through them in reverse order and knows what the way forward made.
-Gradients of weights are weights of the same class.
+There are two kinds of functions. ``NAME_vjp(inputs…, grad_output)`` takes the inputs of NAME and
+the gradient of the loss with respect to its output, and returns the gradients with respect to its
+inputs. ``NAME_with_vjp(inputs…)`` is composed of other functions: it returns the output and a
+function ``vjp(grad_output)``, which applies their vjps in reverse order and uses what the forward
+pass computed. The gradients with respect to weights are weights of the same class.
 
-The pieces do not check their arrays; `attnbook.training.gradients` does.
+These functions do not check their arrays; `attnbook.training.gradients` does.
 """
 
 from attnbook.training.backpropagation.activations import (

@@ -8,7 +8,7 @@ from attnbook.arrays.erf import erf
 
 
 def relu_vjp(x: Annotated[Array, "..."], grad_output: Annotated[Array, "..."]) -> Array:
-    """Pull the gradient of `relu` back to x: it passes where x > 0.
+    """Pull the gradient of `relu` back to x: it passes only where x > 0.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def gelu_vjp(x: Annotated[Array, "..."], grad_output: Annotated[Array, "..."]) -
 def gelu_tanh_vjp(x: Annotated[Array, "..."], grad_output: Annotated[Array, "..."]) -> Array:
     r"""Pull the gradient of `gelu_tanh` back to x.
 
-    With t = tanh(v), v = c (x + 0.044715 x³) and c = √(2/π), the slope is
+    With t = tanh(v), v = c (x + 0.044715 x³) and c = √(2/π), the derivative is
 
     .. math:: \tfrac12 (1 + t) + \tfrac12\, x\, (1 - t^2)\, c\, (1 + 3 \cdot 0.044715\, x^2).
 

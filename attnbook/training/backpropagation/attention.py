@@ -26,13 +26,13 @@ def softmax_vjp(
     Parameters
     ----------
     weights : array A, shape (..., n)
-        What `softmax` returned over the last axis.
+        The output of `softmax` over the last axis.
     grad_weights : array ∂ℒ/∂A, shape (..., n)
 
     Returns
     -------
     array, shape (..., n)
-        Each row sums to 0. It is 0 where a weight is 0, so no gradient reaches a hidden score.
+        Each row sums to 0. Entries whose weight is 0 are 0, so no gradient reaches a hidden score.
 
     Examples
     --------
@@ -53,30 +53,33 @@ def attention_with_vjp(
     bias: Annotated[Array, "..."] | None = None,
     scale: float | None = None,
 ) -> tuple[Annotated[Array, "... n_q d_v"], Callable[[Array], tuple[Array, Array, Array, Array]]]:
-    r"""Return `attention`, and what pulls its gradient back to query, key, value and scores.
+    r"""Return `attention`, and a function that pulls its gradient back to all its inputs.
 
     .. math:: \frac{\partial\mathcal L}{\partial V} = A^\top G, \quad
               \frac{\partial\mathcal L}{\partial A} = G V^\top, \quad
               \frac{\partial\mathcal L}{\partial Q} = \beta\,G_S K, \quad
               \frac{\partial\mathcal L}{\partial K} = \beta\,G_S^\top Q,
 
-    where `softmax_vjp` makes G_S, the gradient of the scores, of that of A.
+    where `softmax_vjp` computes G_S, the gradient with respect to the scores, from that with
+    respect to A.
 
     Parameters
     ----------
     query, key, value, mask, bias, scale
-        As in `attention`; the leading axes are the same, they do not broadcast.
+        As in `attention`; however, the leading axes must be equal, because they do not broadcast.
 
     Returns
     -------
     output : array, shape (..., n_q, d_v)
     vjp : callable
-        ``vjp(grad_output)`` is (grad_query, grad_key, grad_value, grad_scores); the last, of shape
-        (..., n_q, n_k), is the gradient of the bias before what was broadcast is summed.
+        ``vjp(grad_output)`` is (grad_query, grad_key, grad_value, grad_scores). The last one, of
+        shape (..., n_q, n_k), is the gradient with respect to the bias before it is summed over
+        the axes along which the bias was broadcast.
 
     Notes
     -----
-    It keeps the weights A of the forward pass: O(n_q n_k) memory. `attention_vjp` makes them again.
+    It keeps the weights A of the forward pass, which takes O(n_q n_k) memory; `attention_vjp`
+    recomputes them.
 
     Examples
     --------
@@ -107,22 +110,23 @@ def multi_head_with_vjp(
     bias: Annotated[Array, "..."] | None = None,
     positions: AttentionPositions | None = None,
 ) -> tuple[Array, Callable[[Array], tuple[Any, ...]]]:
-    """Return self-attention by all heads, and what pulls its gradient back to x and the weights.
+    """Return multi-head self-attention, and a function that pulls its gradient back to its inputs.
 
     Parameters
     ----------
     x : array, shape (..., n, d_model)
     weights : MultiHeadWeights
     mask, bias
-        As in `multi_head_attention`; a causal mask is `masking.causal`.
+        As in `multi_head_attention`; `masking.causal` makes a causal mask.
     positions : AttentionPositions, optional
-        It turns queries and keys, as `Rotary` does.
+        Rotates queries and keys, as `Rotary` does.
 
     Returns
     -------
     output : array, shape (..., n, d_out)
     vjp : callable
-        ``vjp(grad_output)`` is (grad_x, grad_weights, grad_bias); the last is None without a bias.
+        ``vjp(grad_output)`` is (grad_x, grad_weights, grad_bias); grad_bias is None if there is no
+        bias.
 
     Examples
     --------

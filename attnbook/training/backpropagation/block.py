@@ -20,13 +20,13 @@ def residual_with_vjp(
     norm: NormWeights,
     order: str,
 ) -> tuple[Annotated[Array, "... n d_model"], Callable[[Array], tuple[Any, ...]]]:
-    """Return x + sublayer(norm(x)) or norm(x + sublayer(x)), and what pulls its gradient back.
+    """Return x + sublayer(norm(x)) or norm(x + sublayer(x)), and the vjp of the result.
 
     Parameters
     ----------
     x : array, shape (..., n, d_model)
     sublayer : callable
-        ``sublayer(x)`` is an output and its vjp.
+        ``sublayer(x)`` returns an output and its vjp.
     norm : LayerNormWeights or RMSNormWeights
     order : str
         ``"pre"`` or ``"post"``.
@@ -35,8 +35,9 @@ def residual_with_vjp(
     -------
     output : array, shape (..., n, d_model)
     vjp : callable
-        ``vjp(grad_output)`` is (grad_x, grad_norm, …), then what the vjp of the sublayer returns
-        after the gradient of its input. A sum hands the same gradient to both of its parts.
+        ``vjp(grad_output)`` is (grad_x, grad_norm, …), where … is what the vjp of the sublayer
+        returns after the gradient with respect to its input. A sum passes the same gradient to
+        both of its terms.
 
     Examples
     --------
@@ -78,13 +79,13 @@ def decoder_layer_with_vjp(
     bias: Annotated[Array, "..."] | None = None,
     positions: AttentionPositions | None = None,
 ) -> tuple[Annotated[Array, "... n d_model"], Callable[[Array], tuple[Any, ...]]]:
-    """Return one block, attention and feed-forward network, and what pulls its gradient back.
+    """Return the output of one decoder layer without cross-attention, and its vjp.
 
     Parameters
     ----------
     x : array, shape (..., n, d_model)
     weights : DecoderLayerWeights
-        Without a cross-attention.
+        They must have no cross-attention.
     mask, bias, positions
         As in `multi_head_with_vjp`.
 

@@ -15,7 +15,7 @@ from attnbook.transformers.feed_forward import FeedForwardWeights, GatedFeedForw
 def feed_forward_with_vjp(
     x: Annotated[Array, "... n d_model"], weights: FeedForwardWeights | GatedFeedForwardWeights
 ) -> tuple[Annotated[Array, "... n d_out"], Callable[[Array], tuple[Array, Any]]]:
-    """Return `feed_forward`, and what pulls its gradient back to x and the weights.
+    """Return `feed_forward`, and a function that pulls its gradient back to x and the weights.
 
     Parameters
     ----------

@@ -22,7 +22,7 @@ def linear_vjp(
               \frac{\partial\mathcal L}{\partial W} = x^\top G, \qquad
               \frac{\partial\mathcal L}{\partial b} = \sum_i G_i,
 
-    where the rows i are those of all sequences.
+    where i runs over the rows of all sequences.
 
     Parameters
     ----------
@@ -34,11 +34,11 @@ def linear_vjp(
     Returns
     -------
     grad_x, grad_matrix, grad_bias : arrays
-        Of the shapes of `x`, `matrix` and `bias`; the last is None without a bias.
+        Have the shapes of `x`, `matrix` and `bias`; grad_bias is None if there is no bias.
 
     Notes
     -----
-    Cost: two products of the size of the one forward.
+    Cost: two matrix products, each as large as that of the forward pass.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def embed_vjp(
     *,
     scale: bool = True,
 ) -> Annotated[Array, "V d_model"]:
-    r"""Pull the gradient G of `embed` back to the table: each row of G goes where it was read.
+    r"""Pull the gradient G of `embed` back to the table, and add each row of G to the row read.
 
     .. math:: \frac{\partial\mathcal L}{\partial E_v} =
               \sqrt{d_{\text{model}}} \sum_{i:\, t_i = v} G_i
@@ -75,7 +75,7 @@ def embed_vjp(
     Returns
     -------
     array of the shape of `table`
-        0 for a token that does not occur.
+        The row of a token that does not occur is 0.
 
     Notes
     -----

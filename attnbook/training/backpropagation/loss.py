@@ -18,13 +18,13 @@ def cross_entropy_vjp(
 ) -> Annotated[Array, "... n V"]:
     r"""Return the gradient of `cross_entropy` with respect to the logits.
 
-    With p = softmax(logits) and the row e_y that is 1 at the target,
+    With p = softmax(logits) and the one-hot row e_y, which is 1 at the target,
 
     .. math:: \frac{\partial\mathcal L}{\partial\,\text{logits}_i} = \frac1{n_y} \Bigl(
               p_i - (1 - \varepsilon)\, e_{y_i} - \frac{\varepsilon}{\lvert\mathcal V\rvert}
               \Bigr)
 
-    over the n_y tokens that count, and 0 for the others.
+    for the n_y tokens that count, and 0 for the others.
 
     Parameters
     ----------

@@ -33,13 +33,13 @@ def layer_norm_vjp(
     Returns
     -------
     grad_x : array of the shape of `x`
-        With ε = 0 it is orthogonal to x: a longer row has the same norm.
+        With ε = 0 it is orthogonal to x, because a longer row gives the same result.
     grad_weights : LayerNormWeights
-        The gradients in the places of gain and bias, where these are.
+        The gradients in the fields of gain and bias; None where `weights` has None.
 
     Notes
     -----
-    Cost: O(d_model) a row.
+    Cost: O(d_model) per row.
 
     Examples
     --------
@@ -83,11 +83,11 @@ def rms_norm_vjp(
     -------
     grad_x : array of the shape of `x`
     grad_weights : RMSNormWeights
-        The gradient in the place of the gain, where this is.
+        The gradient in the field of the gain; None if `weights` has no gain.
 
     Notes
     -----
-    Cost: O(d_model) a row.
+    Cost: O(d_model) per row.
 
     Examples
     --------

@@ -33,21 +33,21 @@ def transformer_with_vjp(
     weights: TransformerWeights,
     mask: Annotated[Array, "..."] | None = None,
 ) -> tuple[Annotated[Array, "... n V"], Callable[[Array], TransformerWeights]]:
-    """Return the logits of a decoder alone, and what pulls their gradient back to the weights.
+    """Return the logits of a decoder-only model, and a vjp that pulls back to its weights.
 
     Parameters
     ----------
     inputs : integer array, shape (..., n), or features (..., n, d_model) without an embedding
     weights : TransformerWeights
-        Without an encoder.
+        They must have no encoder.
     mask : boolean array that broadcasts to (..., h, n, n), optional
-        **True = may attend**; a causal one is `masking.causal`.
+        **True = may attend**; `masking.causal` makes a causal one.
 
     Returns
     -------
     logits : array, shape (..., n, V)
     vjp : callable
-        ``vjp(grad_logits)`` is the gradients, `TransformerWeights` too.
+        ``vjp(grad_logits)`` returns the gradients, which are `TransformerWeights`, too.
 
     Examples
     --------
@@ -142,53 +142,53 @@ def gradients(
     target_mask: Annotated[Array, "..."] | None = None,
     is_causal: bool = True,
 ) -> tuple[Annotated[Array, ""], TransformerWeights]:
-    r"""Return the loss of a decoder alone, and its gradient with respect to every weight.
+    r"""Return the loss of a decoder-only model, and its gradient with respect to every weight.
 
     .. math:: \mathcal L = \operatorname{cross\_entropy}\bigl(
               \operatorname{transformer}_W(\text{inputs}),\, \text{targets}\bigr),
               \qquad g = \frac{\partial\mathcal L}{\partial W}
 
-    Backpropagation by hand: the forward pass keeps what each piece was given, and the backward
-    pass calls the pieces of `attnbook.training.backpropagation` in reverse order.
+    This is backpropagation by hand: the forward pass keeps the inputs of every function, and the
+    backward pass calls the vjps of `attnbook.training.backpropagation` in reverse order.
 
     Parameters
     ----------
     weights : TransformerWeights
-        Without an encoder, in float32 or float64.
+        They must have no encoder and be float32 or float64.
     inputs : integer array, shape (..., n)
-        Token ids. Where `weights` have no embedding, features (..., n, d_model).
+        Token ids or, if `weights` has no embedding, features (..., n, d_model).
     targets : integer array, shape (..., n)
-        The token that follows each input. Where `mask` is False it may be any number.
+        The token that follows each input. Where `mask` is False, it may be any number.
     mask : boolean array, shape (..., n), optional
-        **True = counts.** Padding must be False. The loss is the mean over what counts.
+        **True = counts.** Padding must be False. The loss is the mean over the tokens that count.
     label_smoothing : float
         As in `cross_entropy`.
     target_mask, is_causal
-        Who may attend to whom, as in `transformer`. Padding at the end needs no `target_mask`,
-        since no token that counts sees it.
+        Which tokens may attend to which, as in `transformer`. Padding at the end needs no
+        `target_mask` because no token that counts can see it.
 
     Returns
     -------
     loss : array, shape ()
     gradients : TransformerWeights
-        The gradient of each array in its place: ``gradients.arrays()`` has the names and shapes of
-        ``weights.arrays()``.
+        The gradient with respect to each array, in the field of that array, so
+        ``gradients.arrays()`` has the names and shapes of ``weights.arrays()``.
 
     Raises
     ------
     TypeError
-        If `weights` are no `TransformerWeights` or in half precision, ids are not integers, a mask
-        is not boolean, or libraries differ.
+        If `weights` is not a `TransformerWeights` or is in half precision, ids are not integers, a
+        mask is not boolean, or libraries differ.
     ValueError
-        If `weights` have an encoder, an id is not in the vocabulary, shapes do not fit, or
+        If `weights` has an encoder, an id is not in the vocabulary, shapes do not match, or
         `label_smoothing` is not from 0 to 1.
 
     Notes
     -----
-    For libraries without autograd (NumPy, CuPy); equal to PyTorch's autograd to rounding. There is
-    no dropout. If no token counts, loss and gradients are 0.
-    Cost: about three times that of `transformer`: two products backward for each one forward. The
-    memory is that of all intermediate results, O(n d_model + h n²) a layer.
+    Use it with libraries that have no autograd (NumPy, CuPy); the result equals that of PyTorch's
+    autograd up to rounding. There is no dropout. If no token counts, loss and gradients are 0.
+    Cost: about three times that of `transformer`, because each product of the forward pass needs
+    two in the backward pass. Memory holds all intermediate results, O(n d_model + h n²) per layer.
 
     References
     ----------
@@ -218,7 +218,7 @@ def _checked_mask(weights, inputs, target_mask, is_causal):
     if weights.encoder is not None:
         raise ValueError(
             "weights must be those of a decoder alone, got an encoder too; "
-            "attnbook.training.train takes both, by PyTorch's autograd"
+            "attnbook.training.train takes both and uses PyTorch's autograd"
         )
     like: Any = weights.any_array()
     if like is not None and accumulation_dtype(array_namespace(like), like.dtype) != like.dtype:
