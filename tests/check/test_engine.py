@@ -339,8 +339,8 @@ attention(of_the_first_shape())
     earlier result returned: had the same shapes and other numbers.… With query (3, 3), key (3, 3)
 softmax(drifts)
     not deterministic: Your function gives two results for one input. Look for random numbers, a
-    dropout that is still on, or a variable outside the function that it changes. With x (3, 3) of
-    float64: weights[0, 0] is
+    dropout that is still on, a variable outside the function that it changes, or, in a kernel,
+    memory beyond the end of an array. With x (3, 3) of float64: weights[0, 0] is
 softmax(prints)
     right: it prints; the check holds the text back.
 softmax(warns)

@@ -262,7 +262,8 @@ class Examination:
         finding = Finding(
             "not deterministic",
             "Your function gives two results for one input. Look for random numbers, a dropout "
-            "that is still on, or a variable outside the function that it changes.",
+            "that is still on, a variable outside the function that it changes, or, in a kernel, "
+            "memory beyond the end of an array.",
             difference(self.check, case, second.values, first.values),
             replace(second, expected=first.values).failing,
         )
