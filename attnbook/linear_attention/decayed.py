@@ -39,7 +39,8 @@ def decayed_attention(
         It is of the dtype to compute in.
     impl : str
         ``"reference"``, the recurrence, token by token; ``"parallel"``, with all n × n pairs;
-        ``"chunkwise"``, in chunks of 64 tokens; ``"numba"``, such chunks in compiled loops.
+        ``"chunkwise"``, in chunks of 64 tokens; ``"numba"`` and ``"triton"``, such chunks in
+        compiled loops and on a GPU.
 
     Returns
     -------
@@ -54,10 +55,10 @@ def decayed_attention(
     TypeError
         For anything but arrays of one library and one real floating dtype.
     ValueError
-        If shapes do not fit or `impl` is unknown, and for tensors that require a gradient with
-        ``impl="numba"``.
+        If shapes do not fit or `impl` is unknown. ``"numba"`` and ``"triton"`` also refuse float64,
+        tensors that require a gradient, and arrays that they cannot read.
     ImportError
-        With ``impl="numba"``, if Numba is not installed.
+        If `impl` needs a package that is not installed.
 
     Notes
     -----

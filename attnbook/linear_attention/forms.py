@@ -1,17 +1,20 @@
 """The forms in which a state can be computed, each chosen by its name."""
 
+import importlib
+from collections.abc import Callable
 from typing import Any, Literal
 
 from attnbook.arrays.arguments import check_choice
 from attnbook.arrays.array import Array, array_namespace, sum_to_shape
+from attnbook.arrays.move import how_to_install
 from attnbook.linear_attention import chunks
 from attnbook.linear_attention.arguments import Tokens, check_gradients
 
-Impl = Literal["reference", "parallel", "chunkwise", "numba"]
+Impl = Literal["reference", "parallel", "chunkwise", "numba", "triton"]
 
-FORMS = ("reference", "parallel", "chunkwise", "numba")
+FORMS = ("reference", "parallel", "chunkwise", "numba", "triton")
 LENGTH = 64
-"""Tokens in a chunk of the forms `chunkwise` and `numba`."""
+"""Tokens in a chunk."""
 
 
 def check_form(impl: str) -> str:
@@ -38,14 +41,19 @@ def _length(tokens: Tokens, impl: str) -> int:
     return max(1, {"reference": 1, "parallel": n}.get(impl, min(n, LENGTH)))
 
 
+def _compiled(impl: str) -> Callable[[Tokens, bool], tuple[Array, Array]]:
+    try:
+        return importlib.import_module(f"attnbook.linear_attention.{impl}_chunks").compiled
+    except ImportError as error:
+        raise ImportError(f"impl={impl!r} needs {impl}: {error}; {how_to_install(impl)}") from error
+
+
 def output_and_state(tokens: Tokens, query: Array, impl: str) -> tuple[Array, Array]:
     """Return the output, in the dtype of `query`, and the last state."""
     if impl == "reference":
         output, state = recurrence(tokens)
-    elif impl == "numba":
-        from attnbook.linear_attention.numba_chunks import compiled
-
-        output, state = compiled(tokens)
+    elif impl in ("numba", "triton"):
+        output, state = _compiled(impl)(tokens, query.dtype != tokens.query.dtype)
     else:
         output, state, _, _ = chunks.forward(tokens, chunks.cut(tokens, _length(tokens, impl)))
     return array_namespace(query).astype(output, query.dtype, copy=False), state

@@ -18,7 +18,7 @@ LENGTH = 64
 _ZERO = np.float32(0)
 
 
-def compiled(tokens: Tokens) -> tuple[Array, Array]:
+def compiled(tokens: Tokens, half: bool) -> tuple[Array, Array]:
     """Return the output and the last state, of the library of the tokens."""
     like = tokens.query
     if library(like) not in ("numpy", "torch") or dtype_name(like.dtype) != "float32":

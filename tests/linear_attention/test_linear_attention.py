@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnbook import linear_attention as linear
-from attnbook.linear_attention.forms import FORMS, LENGTH
+from attnbook.linear_attention.forms import LENGTH
 
 RULES = ("decayed", "delta")
+FORMS = ("reference", "parallel", "chunkwise", "numba")
 FUNCTIONS = {"decayed": linear.decayed_attention, "delta": linear.delta_rule}
 GRADIENTS = {"decayed": linear.decayed_attention_vjp, "delta": linear.delta_rule_vjp}
 rules = pytest.mark.parametrize("rule", RULES)
@@ -199,7 +200,7 @@ def test_the_delta_rule_returns_the_last_value_of_each_orthogonal_key(seed):
         ({"state": np.ones((5, 3))}, r"state must have shape \(\.\.\., 3, 5\)"),
         ({"query": np.ones(3)}, r"query must have shape \(\.\.\., n, d\), got \(3,\)"),
         ({"key": np.ones((2, 9, 3)), "value": np.ones((4, 9, 5))}, "leading axes must broadcast"),
-        ({"impl": "chunked"}, "impl must be one of reference, parallel, chunkwise, numba"),
+        ({"impl": "chunked"}, "impl must be one of reference, parallel, chunkwise, numba, triton"),
     ],
 )
 def test_what_does_not_fit_is_named(rule, change, message):
