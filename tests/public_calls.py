@@ -3,7 +3,16 @@
 import numpy as np
 
 import attnbook
-from attnbook import data, decoding, masking, models, positions, sketch, training
+from attnbook import (
+    data,
+    decoding,
+    linear_attention,
+    masking,
+    models,
+    positions,
+    sketch,
+    training,
+)
 
 
 def public_calls():
@@ -24,6 +33,7 @@ def public_calls():
     block = attnbook.TransformerBlockWeights.init(0, 4, 4, 2, 4)
     tables = [rng.normal(size=(n, 4)) for n in (5, 3, 2)]
     bert = models.BertWeights(*tables, attnbook.LayerNormWeights.init(4), encoder)
+    tokens = {"query": q, "key": q, "value": v[:3], "log_decay": -np.ones(3)}
     key, value = rng.normal(size=(20, 4)), rng.normal(size=(20, 3))
     hash_ = sketch.SimHash.init(0, 4, n_tables=2, n_projections=3)
     everything = {
@@ -172,6 +182,15 @@ def public_calls():
             **{"sources": [[1, 2], [3]], "targets": [[1], [3]], "batch_size": 1, "seed": 0},
             **{"start": 4, "stop": 2, "pad": 0, "pool": 2},
         },
+        linear_attention.decayed_attention: {**tokens, "impl": "chunkwise"},
+        linear_attention.decayed_attention_vjp: {**tokens, "grad_output": np.ones((3, 2))},
+        linear_attention.delta_rule: {**tokens, "beta": np.ones(3), "state": np.ones((5, 2))},
+        linear_attention.delta_rule_vjp: {
+            **{**tokens, "beta": np.ones(3), "grad_output": np.ones((3, 2))},
+        },
+        linear_attention.kernel_attention: {"query": q, "key": q, "value": v[:3]},
+        linear_attention.elu_plus_one: {"x": q},
+        linear_attention.short_convolution: {"x": q, "filters": np.ones((2, 5))},
         sketch.plan: {
             **{"n": 100, "delta": 0.1, "d_avg": 0.5, "n_tables": 2},
             **{"n_projections": 1, "max_bytes": 1e6},

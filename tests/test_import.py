@@ -12,7 +12,10 @@ import attnbook
 import attnbook.sketch
 
 HEAVY = {"torch", "cupy", "numba", "triton", "matplotlib", "scipy", "pandas", "sklearn"}
-NOT_YET = {"check", "data", "decoding", "distributed", "hashing", "models", "nn", "plots", "sketch"}
+NOT_YET = {
+    *("check", "data", "decoding", "distributed", "hashing"),
+    *("linear_attention", "models", "nn", "plots", "sketch"),
+}
 """Rooms that are imported when they are first used."""
 
 

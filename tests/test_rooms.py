@@ -18,7 +18,7 @@ FLOORS = (
     {"compilers", "positions"},
     {"kernels", "plots"},
     {"single_head", "masking"},
-    {"multi_head", "hashing"},
+    {"multi_head", "hashing", "linear_attention"},
     {"transformers", "sketch"},
     {"data", "decoding", "distributed"},
     {"training"},
