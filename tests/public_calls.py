@@ -184,7 +184,7 @@ def public_calls():
         },
         linear_attention.decayed_attention: {**tokens, "impl": "chunkwise"},
         linear_attention.decayed_attention_vjp: {**tokens, "grad_output": np.ones((3, 2))},
-        linear_attention.delta_rule: {**tokens, "beta": np.ones(3), "state": np.ones((5, 2))},
+        linear_attention.delta_rule: {**tokens, "beta": np.ones(3)},
         linear_attention.delta_rule_vjp: {
             **{**tokens, "beta": np.ones(3), "grad_output": np.ones((3, 2))},
         },

@@ -8,6 +8,8 @@ import jupytext
 import numpy as np
 import pytest
 
+import attnbook
+
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
 ROOT = Path(__file__).parents[1]
@@ -85,7 +87,7 @@ def test_the_check_of_a_head_that_is_removed_asks_for_a_copy(options, right):
     )
     reader = TransformerWeights.init(0, 7, d_model=64, n_heads=2, d_ff=5, n_layers=1)
     before = {k: x.copy() for k, x in reader.arrays().items()}
-    names = {"np": np, "reader": reader}
+    names = {"ab": attnbook, "np": np, "reader": reader}
     exec(source, names)
     found = names["check_without"](lambda weights, head: without_rows(weights, head, **options))
     assert found.startswith(right)
