@@ -12,7 +12,7 @@ from test_book import NOTEBOOKS, ROOT
 FOLDED = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
 CLOSING = "## Put it back"
 FIRST_TEXTS = [name for name, path in NOTEBOOKS.items() if CLOSING in path.read_text("utf8")]
-MOST_WORDS, MOST_LINES = 3500, 500
+MOST_WORDS, MOST_LINES = 3100, 300
 BLOCKED = ("torch", "cupy", "numba", "triton", "scipy", "sklearn", "pandas", "safetensors")
 """What is installed here and need not be in a reader's browser."""
 
