@@ -75,7 +75,7 @@ def global_mean(
     own = torch.where(counted, losses, 0).to(wide).sum()
     both = torch.stack([own.detach(), counted.sum().to(wide)])
     total, n = processes.sum_up(both, "the losses")
-    return (own + (total - own.detach())) / n  # its value is total / n, its gradient that of own
+    return (total + (own - own.detach())) / n  # its value is total / n, its gradient that of own
 
 
 def sum_gradients(

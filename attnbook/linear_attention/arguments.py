@@ -7,6 +7,9 @@ from array_api_compat import device
 from attnbook.arrays.arguments import check_floats
 from attnbook.arrays.array import Array, array_namespace, broadcast_shapes, to_accumulate
 
+LENGTH = 64
+"""Tokens in a chunk; the kernel for a GPU has its own."""
+
 
 class Tokens(NamedTuple):
     """The arrays of one call, with the same leading axes and in the dtype to compute in."""

@@ -5,16 +5,14 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from attnbook.arrays.arguments import check_choice
-from attnbook.arrays.array import Array, array_namespace, sum_to_shape
+from attnbook.arrays.array import Array, array_namespace, dtype_name, sum_to_shape
 from attnbook.arrays.move import how_to_install
 from attnbook.linear_attention import chunks
-from attnbook.linear_attention.arguments import Tokens, check_gradients
+from attnbook.linear_attention.arguments import LENGTH, Tokens, check_gradients
 
 Impl = Literal["reference", "parallel", "chunkwise", "numba", "triton"]
 
 FORMS = ("reference", "parallel", "chunkwise", "numba", "triton")
-LENGTH = 64
-"""Tokens in a chunk."""
 
 
 def check_form(impl: str) -> str:
@@ -41,7 +39,13 @@ def _length(tokens: Tokens, impl: str) -> int:
     return max(1, {"reference": 1, "parallel": n}.get(impl, min(n, LENGTH)))
 
 
-def _compiled(impl: str) -> Callable[[Tokens, bool], tuple[Array, Array]]:
+def _compiled(impl: str, tokens: Tokens) -> Callable[[Tokens, bool], tuple[Array, Array]]:
+    """Return the compiled form, or raise where it does not take such tokens."""
+    if (kind := dtype_name(tokens.query.dtype)) != "float32":
+        raise ValueError(f'impl="{impl}" takes float32 or half precision, got {kind}')
+    for name, x in tokens._asdict().items():
+        if getattr(x, "requires_grad", False):
+            raise ValueError(f'{name} must need no gradient with impl="{impl}": use "chunkwise"')
     try:
         return importlib.import_module(f"attnbook.linear_attention.{impl}_chunks").compiled
     except ImportError as error:
@@ -53,7 +57,8 @@ def output_and_state(tokens: Tokens, query: Array, impl: str) -> tuple[Array, Ar
     if impl == "reference":
         output, state = recurrence(tokens)
     elif impl in ("numba", "triton"):
-        output, state = _compiled(impl)(tokens, query.dtype != tokens.query.dtype)
+        compiled = _compiled(impl, tokens)
+        output, state = compiled(tokens, query.dtype != tokens.query.dtype)
     else:
         output, state, _, _ = chunks.forward(tokens, chunks.cut(tokens, _length(tokens, impl)))
     return array_namespace(query).astype(output, query.dtype, copy=False), state

@@ -17,7 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
-from attnbook.arrays.array import Array, dtype_name, library
+from attnbook.arrays.array import Array, library
 from attnbook.kernels.triton_kernels.operands import launch
 from attnbook.linear_attention.arguments import Tokens
 
@@ -95,14 +95,6 @@ def compiled(tokens: Tokens, half: bool) -> tuple[Array, Array]:
     like = tokens.query
     if library(like) != "torch" or like.device.type not in DEVICES:
         raise ValueError(f'impl="triton" takes PyTorch tensors on a GPU, got {library(like)}')
-    if dtype_name(like.dtype) != "float32":
-        raise ValueError(
-            'impl="triton" takes tensors in float32 or half precision, '
-            f"got {dtype_name(like.dtype)}"
-        )
-    for name, x in tokens._asdict().items():
-        if getattr(x, "requires_grad", False):
-            raise ValueError(f'{name} must need no gradient with impl="triton": use "chunkwise"')
     *leading, n, d_k = like.shape
     d_v, heads = tokens.value.shape[-1], math.prod(leading)
     if d_k > MOST_FEATURES:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnbook import linear_attention as linear
-from attnbook.linear_attention.forms import LENGTH
+from attnbook.linear_attention.arguments import LENGTH
 
 RULES = ("decayed", "delta")
 FORMS = ("reference", "parallel", "chunkwise", "numba")
@@ -233,7 +233,9 @@ def test_gradients_of_another_shape_are_refused(rule):
 @rules
 def test_the_compiled_form_takes_single_precision_and_no_gradients(rule):
     drawn = inputs(10)
-    with pytest.raises(ValueError, match='impl="numba" takes NumPy arrays and PyTorch tensors in'):
+    with pytest.raises(
+        ValueError, match='impl="numba" takes float32 or half precision, got float64'
+    ):
         call(rule, *drawn, "numba")
     tensors = [torch.tensor(x, dtype=torch.float32) for x in drawn]
     got = call(rule, *tensors, "numba")
