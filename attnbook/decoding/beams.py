@@ -85,7 +85,7 @@ def beam_search(
     """
     n_beams = check_int("n_beams", n_beams, at_least=1)
     length_penalty = check_number("length_penalty", length_penalty)
-    task = request_of("beam_search", weights, source, options)
+    task = request_of("beam_search", weights, source, options).begins("beam_search")
     _check_penalty(length_penalty, task.max_length, weights.target_embedding)
     return _search(task, n_beams, length_penalty)
 

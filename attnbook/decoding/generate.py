@@ -92,8 +92,9 @@ def greedy_decode(
         A mask in place of `source_lengths`, as in `transformer`: **True = may attend**.
     cache : bool or KVCache
         Whether to keep the keys and values of every layer, so that each token is read once. If you
-        pass an empty `KVCache`, it is filled, and you can use it afterwards. Without a cache the
-        whole prefix is read again at every step.
+        pass a `KVCache`, it is filled, and you can use it afterwards. If it already holds tokens,
+        `prompt` follows them, so that a conversation goes on, or a long prompt is read only once.
+        Without a cache the whole prefix is read again at every step.
     processors : sequence of callables
         Logits processors, ``(log_p, prefixes) -> log_p``, such as `constrain` or
         `repetition_penalty`. They change the scores of the next token, in this order, before a
@@ -112,7 +113,8 @@ def greedy_decode(
         flag has the wrong type.
     ValueError
         If an id is unknown, a shape does not fit, the prompt is empty, a length is out of range,
-        there are too few learned positions, the cache is not empty, or `source` is given without an
+        there are too few learned positions, the cache holds other layers or another number of
+        sequences, or `source` is given without an
         encoder or missing with one. Also if the best logit of a step is NaN or infinite for a
         sequence that has not ended, or if a processor returns an array of the wrong shape or bans
         all tokens.
@@ -124,6 +126,11 @@ def greedy_decode(
     equally likely tokens the first in the vocabulary is taken, whereas a draw with T → 0 takes each
     of them equally often (`sampler`). Decoding ends early when every sequence has ended. The most
     likely token at each step need not begin the most likely sequence.
+    The last token that was decoded has not been read, so it is not in the cache. Therefore a prompt
+    that goes on from a filled cache begins with this token. To go on from an earlier point, cut the
+    cache with `KVCache.truncate`. Processors see only the new prompt. In a batch whose sequences
+    ended at different steps, the cache also holds what was read after the end of the shorter ones;
+    decode such sequences with caches of their own.
     Cost: to decode n tokens after a prompt of n_p, the model reads n + n_p - 1 tokens with the
     cache, and n (n_p + (n - 1)/2) tokens without it. The cache holds 2 h_kv d_k numbers per token
     and layer.
@@ -138,6 +145,18 @@ def greedy_decode(
     >>> result = greedy_decode(weights, np.array([[3, 1, 4]]), prompt=1, max_length=5)
     >>> result.tokens.shape, result.lengths
     ((1, 5), array([5]))
+
+    A language model reads a prompt, and then goes on from its cache:
+
+    >>> weights = TransformerWeights.init(
+    ...     0, 11, d_model=8, n_heads=2, d_ff=32, n_layers=2, n_encoder_layers=0
+    ... )
+    >>> cache = KVCache()
+    >>> first = greedy_decode(weights, prompt=np.array([[3, 1, 4]]), max_length=2, cache=cache)
+    >>> more = np.concatenate([first.tokens[:, -1:], np.array([[5, 9]])], axis=1)
+    >>> then = greedy_decode(weights, prompt=more, max_length=2, cache=cache)
+    >>> len(cache)
+    8
     """
     task = request(
         *(weights, source),

@@ -16,8 +16,9 @@ from attnbook.transformers.weights import TransformerWeights
 class IncrementalDecoder:
     """A decoder and what it has read so far.
 
-    With a cache it keeps the keys and values of every layer and reads each token once. Without one
-    it keeps the tokens and reads all of them again at every step.
+    With a cache it keeps the keys and values of every layer and reads each token once; it goes on
+    after the tokens that the cache already holds. Without a cache it keeps the tokens and reads all
+    of them again at every step.
     """
 
     def __init__(
@@ -31,7 +32,8 @@ class IncrementalDecoder:
         self.weights, self.cache, self.impl = weights, cache, impl
         self.memory_mask = mask_for_memory(source_mask)
         self.tokens: Any = None
-        self.n = self.n_read = 0  # tokens so far, and in the last pass
+        self.n = 0 if cache is None else len(cache)  # tokens so far
+        self.n_read = 0  # tokens of the last pass
         self.no_graph: Any = contextlib.nullcontext
         like = weights.any_array()
         if like is not None and library(like) == "torch":

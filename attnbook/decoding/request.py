@@ -4,7 +4,7 @@ import inspect
 import numbers
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import array_api_compat
 import numpy as np
@@ -66,6 +66,14 @@ class Request:
     stop: tuple[int, ...]
     pad: int
     processors: tuple[Processor, ...] = ()
+
+    def begins(self, caller: str) -> Self:
+        """Return the request itself, or raise if its cache already holds tokens."""
+        if n := self.decoder.n:
+            raise ValueError(
+                f"cache must be empty, since {caller} does not go on from one, got one of {n} tokens"
+            )
+        return self
 
     def prefixes(self) -> list[Prefix]:
         """Return what every sequence holds before its first token is made."""
@@ -176,14 +184,15 @@ def request(
     batch, n = prompt.shape
     lengths = _check_lengths("prompt_lengths", prompt_lengths, batch, n, least=1)
     max_length = check_int("max_length", max_length, at_least=1)
+    kept = _check_cache(cache, batch, len(weights.decoder.layers))
     if weights.target_positions is not None:
-        _check_positions(int(lengths.max()), max_length, weights.target_positions.shape[0])
+        taken = 0 if kept is None else len(kept)
+        _check_positions(int(lengths.max()), max_length, weights.target_positions.shape[0] - taken)
     if source_lengths is not None:
         source_mask = _check_source_lengths(source_lengths, source, source_mask)
     if source_mask is not None and weights.encoder is not None:
         attentions = [layer.self_attention for layer in weights.encoder.layers]
         check_head_mask("source_mask", source_mask, "source", source, keys, keys, attentions)
-    kept = _check_cache(cache)
     if array_api_compat.is_array_api_obj(stop):
         stop = numbers_of("stop", stop).tolist()
     stop = stop if isinstance(stop, Iterable) else () if stop is None else (stop,)
@@ -223,12 +232,13 @@ def _check_lengths(name, lengths, batch, most, least=0):
 def _check_positions(n, max_length, places):
     if n > places:
         raise ValueError(
-            f"prompt must have at most {places} tokens, as many as learned positions, got {n}"
+            f"prompt must have at most {places} tokens, as many as learned positions are free, "
+            f"got {n}"
         )
     if n + max_length - 1 > places:  # the last token is not read again
         raise ValueError(
             f"max_length must be at most {places - n + 1} after a prompt of {n} tokens with "
-            f"{places} learned positions, got {max_length}"
+            f"{places} free learned positions, got {max_length}"
         )
 
 
@@ -242,12 +252,17 @@ def _check_source_lengths(lengths, source, source_mask):
     return first_keys("source_lengths", counts[:, np.newaxis], n, source)  # (batch, 1, 1, n)
 
 
-def _check_cache(cache):
+def _check_cache(cache, batch, n_layers):
     """Return the cache to write into, or None, or raise."""
     if not isinstance(cache, KVCache):
         return KVCache() if check_bool("cache", cache) else None
     if cache.n_layers:
-        raise ValueError(f"cache must be empty, got one of {len(cache)} tokens")
+        found = cache.n_layers, cache.keys(0).shape[0]
+        if found != (n_layers, batch):
+            raise ValueError(
+                f"cache must hold {n_layers} layers of {batch} sequences to go on with this "
+                f"prompt, got {found[0]} of {found[1]}"
+            )
     return cache
 
 

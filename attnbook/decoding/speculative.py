@@ -177,7 +177,7 @@ def _tasks(caller, weights, draft, source, rng, lookahead, temperature, options)
     rng, lookahead = generator(rng), check_int("lookahead", lookahead, at_least=1)
     is_greedy = check_number("temperature", temperature) == 0
     chosen = chain(1.0 if is_greedy else temperature, **cuts) + ([top_k(1)] if is_greedy else [])
-    task = request_of(caller, weights, source, options)
+    task = request_of(caller, weights, source, options).begins(caller)
     if (n := int(task.lengths.min())) < task.lengths.max():
         raise ValueError(
             f"prompt_lengths must be the same for all sequences, got {n} and {task.lengths.max()}: "

@@ -3,7 +3,7 @@
 import codecs
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Annotated, Any, Self
@@ -24,6 +24,7 @@ from attnbook.decoding.sampling import sampler
 from attnbook.decoding.speculative import speculative_stream
 from attnbook.kernels import REFERENCE, Impl, Recorder
 from attnbook.masking import causal
+from attnbook.models.stop_strings import stop_strings, text_before
 from attnbook.single_head.softmax import log_softmax
 from attnbook.transformers.decoder import decoder
 from attnbook.transformers.stack import DecoderWeights
@@ -182,6 +183,7 @@ class LanguageModel:
         temperature: float = 0.8,
         draft: "LanguageModel | None" = None,
         lookahead: int = 4,
+        stop: str | Sequence[str] = (),
         impl: Impl = REFERENCE,
         **options: Any,
     ) -> str:
@@ -204,6 +206,9 @@ class LanguageModel:
             distribution.
         lookahead : int
             How many tokens the draft model proposes at once.
+        stop : str or sequence of str
+            The text ends before the first of these strings that is complete, even where it begins
+            or ends inside a token.
         impl : str or callable
             The implementation of attention, as in `attention`.
         **options
@@ -221,7 +226,7 @@ class LanguageModel:
         from the last ``context // 2`` tokens, and processors see these as the prompt.
         """
         options |= {"rng": rng, "temperature": temperature, "impl": impl}
-        options |= {"draft": draft, "lookahead": lookahead}
+        options |= {"draft": draft, "lookahead": lookahead, "stop": stop}
         return "".join(self.write_stream(prompt, length, **options))
 
     def write_stream(
@@ -233,13 +238,15 @@ class LanguageModel:
         temperature: float = 0.8,
         draft: "LanguageModel | None" = None,
         lookahead: int = 4,
+        stop: str | Sequence[str] = (),
         impl: Impl = REFERENCE,
         **options: Any,
     ) -> Iterator[str]:
         """Yield the text of `write` piece by piece, each as soon as it is made.
 
         It has the parameters of `write` and raises the same errors when it is called. A character
-        whose bytes are in several tokens is yielded as a whole, with the last of these tokens.
+        whose bytes are in several tokens is yielded as a whole, with the last of these tokens. What
+        may be the beginning of a stop string is yielded as soon as it is clear that it is not.
 
         Examples
         --------
@@ -248,6 +255,7 @@ class LanguageModel:
         """
         check_text("prompt", prompt)
         length = check_int("length", length, at_least=1)
+        ends = stop_strings(stop)
         rng = generator(rng)
         asked = {"stop": self.tokenizer.stop, "processors": options.pop("processors", ())}
         asked |= {"impl": impl}
@@ -263,7 +271,8 @@ class LanguageModel:
             asked |= {"rng": rng, "lookahead": lookahead, "temperature": temperature} | options
             steps = partial(speculative_stream, self.weights, draft.weights, **asked)
         before = [self.tokenizer.stop, *self.tokenizer.encode(prompt).tolist()]
-        return self._text_of(self._drawn(steps, before, length, context))
+        written = self._text_of(self._drawn(steps, before, length, context))
+        return text_before(ends, written) if ends else written
 
     def _drawn(self, steps, ids, length, context):
         """Yield tokens; `steps` begins anew where the context is full."""

@@ -9,8 +9,17 @@ from error_table import error_test
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnbook.decoding import KVCache, beam_search, greedy_decode
+import attnbook as ab
+from attnbook.decoding import (
+    KVCache,
+    beam_search,
+    greedy_decode,
+    speculative_sample,
+    stream,
+)
 from attnbook.decoding.kv_cache import BLOCK
+from attnbook.models import writer
+from attnbook.positions import Alibi
 
 
 @given(
@@ -89,8 +98,53 @@ def test_a_cache_of_the_caller_is_filled(library, decode):
     assert len(cache) == 2 + 4 - 1  # the last token is not read
     beams = (3,) if more else ()
     assert tuple(cache.keys(1).shape) == tuple(cache.values(0).shape) == (2, *beams, 1, 5, 4)
-    with pytest.raises(ValueError, match=r"^cache must be empty, got one of 5 tokens$"):
-        decode(weights, cache=cache, **options)
+    if more:
+        message = (
+            r"^cache must be empty, since beam_search does not go on from one, got one of 5 tokens$"
+        )
+        with pytest.raises(ValueError, match=message):
+            decode(weights, cache=cache, **options)
+
+
+@pytest.mark.parametrize("positions", ["rotary", "sinusoidal", "learned", Alibi(), "none"])
+def test_decoding_goes_on_from_a_filled_cache(library, positions):
+    sizes = {"d_model": 8, "n_heads": 2, "d_ff": 16, "n_layers": 2, "n_encoder_layers": 0}
+    sizes |= {"n_positions": 12} if positions == "learned" else {}
+    weights = library.place(ab.TransformerWeights.init(3, 11, positions=positions, **sizes))
+    asked, added = np.array([[3, 1, 4], [1, 5, 9]]), np.array([[2, 6], [5, 3]])
+    cache = KVCache()
+    first = greedy_decode(weights, prompt=library.array(asked), max_length=3, cache=cache)
+    made = library.numpy(first.tokens)
+    held = len(cache)
+    more = np.concatenate([made[:, -1:], added], axis=1)
+    whole = np.concatenate([asked, made, added], axis=1)
+    expected = greedy_decode(weights, prompt=library.array(whole), max_length=3, cache=False)
+    for _ in range(2):  # again from the same point, as from a shared prompt
+        got = greedy_decode(weights, prompt=library.array(more), max_length=3, cache=cache)
+        np.testing.assert_array_equal(library.numpy(got.tokens), library.numpy(expected.tokens))
+        np.testing.assert_allclose(
+            *(library.numpy(x.log_probabilities) for x in (got, expected)), rtol=2e-5, atol=1e-6
+        )
+        cache.truncate(held)
+
+
+@pytest.mark.parametrize("impl", ["tiled", "packed"])
+def test_a_shared_prompt_is_read_once(impl):
+    model, cache = writer(), KVCache()
+    ids = [model.tokenizer.stop, *model.tokenizer.encode("ROMEO:\n")]
+    list(stream(model.weights, prompt=np.array([ids[:-1]]), max_length=1, cache=cache, impl=impl))
+    steps = stream(model.weights, prompt=np.array([ids[-1:]]), max_length=5, cache=cache, impl=impl)
+    got = [(int(step.tokens[0]), step.n_read) for step in steps]
+    expected = greedy_decode(model.weights, prompt=np.array([ids]), max_length=5)
+    assert got == [(token, 1) for token in expected.tokens[0].tolist()]
+
+
+def used(batch):
+    cache = KVCache()
+    greedy_decode(
+        model(0, encoder=False), prompt=np.ones((batch, 1), int), max_length=2, cache=cache
+    )
+    return cache
 
 
 def test_a_subclass_may_watch_it():
@@ -146,9 +200,16 @@ filled().truncate(-1)
     ValueError: n must be at least 0, got -1
 filled().truncate(1.0)
     TypeError: n must be an int, got float
+greedy_decode(model(0, encoder=False), prompt=1, max_length=2, cache=used(2))
+    ValueError: cache must hold 2 layers of 1 sequences to go on with this prompt, got 2 of 2
+greedy_decode(model(0, encoder=False, n_layers=1), prompt=1, max_length=2, cache=used(1))
+    ValueError: cache must hold 1 layers of 1 sequences to go on with this prompt, got 2 of 1
+speculative_sample(*[model(0, encoder=False)] * 2, rng=0, prompt=1, max_length=2, cache=used(1))
+    ValueError: cache must be empty, since speculative_sample does not go on from one,
+    got one of 2 tokens
 filled().reorder([[0]])
     TypeError: index {NOT_AN_ARRAY}list
 """
 
 
-test_the_cache_refuses = error_test(ERRORS, globals() | {"torch": torch})
+test_the_cache_refuses = error_test(ERRORS, globals())

@@ -9,12 +9,15 @@ import pathlib
 import numpy as np
 import pytest
 from cases import calls_in_package
+from hypothesis import given
+from hypothesis import strategies as st
 
 import attnbook
 from attnbook import attention_weights, feed_forward, kernels, merge_heads, rms_norm
 from attnbook.data import BytePairs, plays
 from attnbook.decoding import greedy_decode
 from attnbook.models import LanguageModel, draft_writer, writer
+from attnbook.models.stop_strings import text_before
 from attnbook.positions import Rotary
 from attnbook.transformers.weights import TransformerWeights
 
@@ -37,6 +40,41 @@ def small(context=11, **options):
 @pytest.fixture(scope="module")
 def shipped():
     return writer()
+
+
+@given(
+    st.lists(st.text("ab\n", max_size=3), max_size=9),
+    st.lists(st.text("ab\n", min_size=1, max_size=4), max_size=3),
+)
+def test_a_text_ends_before_the_first_complete_stop_string(pieces, ends):
+    text, expected = "", "".join(pieces)
+    for letter in "".join(pieces):  # letter by letter, whatever the pieces are
+        text += letter
+        if done := [end for end in ends if text.endswith(end)]:
+            expected = text[: len(text) - max(map(len, done))]
+            break
+    got = list(text_before(tuple(ends), iter(pieces)))
+    assert "".join(got) == expected
+    assert "" not in got
+
+
+def test_a_stop_string_ends_the_writing(shipped):
+    whole = shipped.write("ROMEO:", 60, rng=3)
+    begin = len(whole) // 2
+    end = whole[begin : begin + 5]
+    stopped = whole[: whole.find(end)]
+    assert shipped.write("ROMEO:", 60, rng=3, stop=end) == stopped
+    assert shipped.write("ROMEO:", 60, rng=3, stop=["~~", end], draft=None) == stopped
+    pieces = list(shipped.write_stream("ROMEO:", 60, rng=3, stop=[end]))
+    assert "".join(pieces) == stopped
+    for stop, message in (
+        ("", "stop must hold strings of at least 1 character, got an empty one"),
+        ([""], "stop must hold strings of at least 1 character, got an empty one"),
+    ):
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            shipped.write_stream("", 3, stop=stop)
+    with pytest.raises(TypeError, match=r"^stop\[0\] must be a str, got int$"):
+        shipped.write_stream("", 3, stop=[3])
 
 
 def test_surprisal_is_the_cross_entropy_of_pytorch():
