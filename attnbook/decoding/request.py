@@ -71,7 +71,8 @@ class Request:
         """Return the request itself, or raise if its cache already holds tokens."""
         if n := self.decoder.n:
             raise ValueError(
-                f"cache must be empty, since {caller} does not go on from one, got one of {n} tokens"
+                f"cache must be empty, since {caller} does not go on from one, "
+                f"got one of {n} tokens"
             )
         return self
 

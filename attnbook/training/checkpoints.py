@@ -241,6 +241,7 @@ def _history(arrays):
 def _check_settings(path, found, settings):
     may_differ = {"checkpoint_every"} | ({"steps"} if settings.schedule != "cosine" else set())
     here = asdict(settings) | {"betas": list(settings.betas)}
+    found = {"accumulate": 1} | found  # which older files lack
     differences = [
         f"{name} = {found.get(name)!r} there and {value!r} here"
         for name, value in here.items()

@@ -53,22 +53,19 @@ class Run:
         _seed(self.settings.seed, step, group)
         if group.world > 1:
             batch = batch.shard(group.rank, group.world)
-        mine = int(batch.label_mask.sum())
-        tokens = group.sum(mine)
+        tokens = group.sum(int(batch.label_mask.sum()))
         if tokens == 0:
             raise ValueError(f"batches({step}) must hold at least 1 label, got none")
         optimizer.zero_grad()
-        logits, labels, mask = predict(self.wrapped, batch, group.device, self.settings.precision)
-        mean = self.loss(logits, labels, mask) if mine else (logits * 0).sum()
-        if not isinstance(mean, torch.Tensor) or mean.ndim:
-            got = tuple(mean.shape) if isinstance(mean, torch.Tensor) else type(mean).__name__
-            raise TypeError(f"loss must return a tensor of shape (), got {got}")
-        if not mean.requires_grad:
-            raise ValueError("loss must return a number that depends on the logits, got a constant")
-        loss = group.sum(mean.item() * mine) / tokens
+        n_parts = self.settings.accumulate
+        if n_parts > len(batch):
+            raise ValueError(
+                f"accumulate must be at most the rows of a batch on one process, {len(batch)}, "
+                f"got {n_parts}"
+            )
+        total = sum(self._add_gradient(batch.shard(i, n_parts), tokens) for i in range(n_parts))
+        loss = group.sum(total) / tokens
         self._check_finite("loss", loss)
-        # the wrapper takes the mean over processes; the batch has the sum over its tokens
-        self.scaler.scale(mean * (mine * group.world / tokens)).backward()
         self.scaler.unscale_(optimizer)
         norm = self._clip()
         if not self.scaler.is_enabled():  # it leaves out such an update by itself
@@ -81,6 +78,20 @@ class Run:
         self.history.losses.append(loss)
         self.history.learning_rates.append(rate)
         self.history.gradient_norms.append(norm)
+
+    def _add_gradient(self, batch, tokens):
+        """Add the gradient of a part of a batch of so many tokens, and return its summed loss."""
+        mine, group = int(batch.label_mask.sum()), self.group
+        logits, labels, mask = predict(self.wrapped, batch, group.device, self.settings.precision)
+        mean = self.loss(logits, labels, mask) if mine else (logits * 0).sum()
+        if not isinstance(mean, torch.Tensor) or mean.ndim:
+            got = tuple(mean.shape) if isinstance(mean, torch.Tensor) else type(mean).__name__
+            raise TypeError(f"loss must return a tensor of shape (), got {got}")
+        if not mean.requires_grad:
+            raise ValueError("loss must return a number that depends on the logits, got a constant")
+        # the wrapper takes the mean over processes; the batch has the sum over its tokens
+        self.scaler.scale(mean * (mine * group.world / tokens)).backward()
+        return mean.item() * mine
 
     def _clip(self):
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]

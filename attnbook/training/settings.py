@@ -54,6 +54,10 @@ class Settings:
     clip : float, optional
         If the norm of the gradient over all parameters is larger than this, it is scaled down to
         this norm.
+    accumulate : int
+        Each batch is read in this number of parts, rows 0, k, 2k, … first, and their gradients are
+        added before the update. The update is that of the whole batch, apart from rounding and the
+        draws of the dropout, but it needs the memory of one part.
     precision : str
         ``"float32"`` computes in the dtype of the model. ``"bfloat16"`` and ``"float16"`` compute
         in half precision whatever ``torch.autocast`` considers safe, but keep the dtype of the
@@ -90,6 +94,7 @@ class Settings:
     final_lr: float = 0.0
     label_smoothing: float = 0.0
     clip: float | None = None
+    accumulate: int = 1
     precision: str = "float32"
     seed: int = 0
     eval_every: int | None = None
@@ -101,8 +106,8 @@ class Settings:
             check_choice(name, getattr(self, name), choices)
         self._set("seed", check_int("seed", self.seed, at_most=2**128 - 1))
         self._set("warmup", check_int("warmup", self.warmup, at_most=2**63 - 1))
-        for name in ("steps", "eval_every", "patience", "checkpoint_every"):
-            if name == "steps" or getattr(self, name) is not None:
+        for name in ("steps", "accumulate", "eval_every", "patience", "checkpoint_every"):
+            if name in ("steps", "accumulate") or getattr(self, name) is not None:
                 self._set(name, check_int(name, getattr(self, name), 1, at_most=2**63 - 1))
         for name in ("weight_decay", "final_lr", "label_smoothing"):
             self._set(name, check_number(name, getattr(self, name)))

@@ -458,8 +458,8 @@ decode(max_length=0)
 decode(max_length=3.0)
     TypeError: max_length must be an int, got float
 decode(SOURCE, SHORT, prompt=PROMPT, max_length=6)
-    ValueError: max_length must be at most 5 after a prompt of 2 tokens with 6 free learned positions,
-    got 6
+    ValueError: max_length must be at most 5 after a prompt of 2 tokens with 6 free learned
+    positions, got 6
 decode(SOURCE, SHORT, prompt=np.ones((2, 7), int))
     ValueError: prompt must have at most 6 tokens, as many as learned positions are free, got 7
 decode(stop=7)

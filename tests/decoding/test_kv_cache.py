@@ -212,4 +212,5 @@ filled().reorder([[0]])
 """
 
 
-test_the_cache_refuses = error_test(ERRORS, globals())
+USED = {"torch": torch, "speculative_sample": speculative_sample}
+test_the_cache_refuses = error_test(ERRORS, globals() | USED)

@@ -18,6 +18,7 @@ from error_table import error_test
 from forked import start
 from safetensors.torch import load_file
 from train_models import (
+    BATCH_SIZE,
     Small,
     heeding_interrupts,
     language_batches,
@@ -86,6 +87,24 @@ def test_gradient_descent_is_params_minus_lr_times_grads(batches, clip):
         assert history.gradient_norms[step] == pytest.approx(norm, rel=1e-12)
     for name, p in reference.named_parameters():
         close(dict(model.named_parameters())[name], p)
+
+
+@pytest.mark.parametrize("parts", [2, 3, 6])
+@pytest.mark.parametrize("batches", [small_batches, language_batches])
+def test_the_parts_of_a_batch_make_the_update_of_the_whole(batches, parts):
+    seen, models = [], [Small(drop=0, dtype=torch.float64) for _ in range(2)]
+    models[1].embed.register_forward_hook(lambda module, given, out: seen.append(len(given[0])))
+    options = {"lr": 0.1, "optimizer": "sgd", "clip": 0.05, "label_smoothing": 0.1}
+    histories = [
+        train(model, batches(), settings(steps=4, accumulate=n, **options))
+        for model, n in zip(models, (1, parts), strict=True)
+    ]
+    for name in ("losses", "gradient_norms"):
+        whole, added = (getattr(history, name) for history in histories)
+        assert added == pytest.approx(whole, rel=1e-12)
+    for whole, added in zip(*(model.parameters() for model in models), strict=True):
+        torch.testing.assert_close(added, whole, rtol=1e-12, atol=1e-14)
+    assert max(seen) <= -(-BATCH_SIZE // parts)  # no more rows at once
 
 
 def test_frozen_parameters_stay():
@@ -654,6 +673,8 @@ refused(validate=lambda model: "low", settings=settings(eval_every=1))
     TypeError: validate must return a number, got str
 refused(validate=lambda model: math.nan, settings=settings(eval_every=1))
     ValueError: validate must return a number, got nan
+refused(settings=settings(accumulate=8))
+    ValueError: accumulate must be at most the rows of a batch on one process, 7, got 8
 refused(checkpoint=2**63)
     TypeError: checkpoint must be a path or a str, got int
 refused(progress="no")

@@ -53,6 +53,8 @@ WRONG = [
         "final_lr must be at most lr = 0.5, got 2.0",
     ),
     ({"label_smoothing": 1}, ValueError, "label_smoothing must be below 1, got 1.0"),
+    ({"accumulate": 0}, ValueError, "accumulate must be at least 1, got 0"),
+    ({"accumulate": None}, TypeError, "accumulate must be an int, got NoneType"),
     ({"clip": 0}, ValueError, "clip must be above 0, got 0.0"),
     ({"clip": math.inf}, ValueError, "clip must be finite and at least 0, got inf"),
     ({"seed": -1}, ValueError, "seed must be at least 0, got -1"),
