@@ -177,6 +177,7 @@ def public_calls():
         data.Vocabulary.of: {"texts": ["a", "b"]},
         data.BytePairs: {"merges": [(97, 98), (256, 99)], "specials": ["<stop>"]},
         data.BytePairs.learn: {"texts": ["ab ab"], "size": 270, "specials": ["<stop>"]},
+        data.HubTokenizer.from_byte_pairs: {"pairs": data.BytePairs([(97, 98)])},
         data.WordPieces: {"tokens": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a"]},
         data.Batches: {
             **{"sources": [[1, 2], [3]], "targets": [[1], [3]], "batch_size": 1, "seed": 0},

@@ -1,10 +1,10 @@
 """Data sets that need no network, and functions that turn them into batches.
 
 `digits` and `plays` are in the package, and `text` is in Python itself; `reversal`, `dates` and
-`markov` are drawn from a seed. `Vocabulary` turns characters into ids, and `BytePairs` and
-`WordPieces` turn subwords into ids. `windows` splits a long text, and `Batches` groups sequences.
-`record_path` finds the measurements that the chapters show, and `measured_on` says where and with
-which settings they were made.
+`markov` are drawn from a seed. `Vocabulary` turns characters into ids, and `BytePairs`,
+`WordPieces` and, from a published file, `HubTokenizer` turn subwords into ids. `windows` splits a
+long text, and `Batches` groups sequences. `record_path` finds the measurements that the chapters
+show, and `measured_on` says where and with which settings they were made.
 """
 
 from attnbook.data.batch import Batch, pad
@@ -13,6 +13,7 @@ from attnbook.data.byte_pairs import BytePairs
 from attnbook.data.corpus import split_paragraphs, windows
 from attnbook.data.date_pairs import Dates, dates, written
 from attnbook.data.handwriting import Digits, digits
+from attnbook.data.hub_tokenizer import HubTokenizer
 from attnbook.data.markov_source import Markov, markov
 from attnbook.data.prose import text
 from attnbook.data.records import measured_on, record_path
@@ -27,6 +28,7 @@ __all__ = [
     "BytePairs",
     "Dates",
     "Digits",
+    "HubTokenizer",
     "Markov",
     "Plays",
     "Vocabulary",

@@ -199,6 +199,10 @@ class BytePairs:
         parts = (self.tokens[i] for i in numbers.tolist() if i < self.stop)
         return b"".join(parts).decode(errors="replace")
 
+    def bytes_of(self, token: int) -> bytes:
+        """Return what a token adds to a text: nothing for a special token."""
+        return self.tokens[token] if token < self.stop else b""
+
     def pieces(self, text: str) -> list[str]:
         """Return each token of `text` as a readable str, by the rules of `show`."""
         return self.show(self.encode(text))

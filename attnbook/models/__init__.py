@@ -18,7 +18,9 @@ _HOMES = {
     "mean_vectors": "sentences",
     "read_safetensors": "safetensors_file",
     "recorded_sentences": "recorded",
+    "save_for_transformers": "export",
     "sentence_encoder": "sentences",
+    "to_transformers": "export",
     "writer": "language_model",
 }
 

@@ -17,6 +17,7 @@ from attnbook.arrays.lengths import placed
 from attnbook.arrays.move import move
 from attnbook.arrays.weights import check_part
 from attnbook.data.byte_pairs import BytePairs
+from attnbook.data.hub_tokenizer import HubTokenizer
 from attnbook.data.ids import check_text
 from attnbook.data.records import packed
 from attnbook.decoding.generate import stream
@@ -40,9 +41,10 @@ class LanguageModel:
     ----------
     weights : TransformerWeights
         The weights of a decoder-only model, whose cross-attention and encoder are None.
-    tokenizer : BytePairs
-        A tokenizer with as many tokens as the embedding of `weights` has rows. Its end-of-text
-        token, `tokenizer.stop`, is what the model reads before the first token of a text.
+    tokenizer : BytePairs or HubTokenizer
+        A tokenizer with as many tokens as the embedding of `weights` has rows; a published model
+        may have more rows than tokens. Its end-of-text token, `tokenizer.stop`, is what the model
+        reads before the first token of a text.
     context : int
         The length in tokens of the longest sequence that the model was trained on. Longer texts are
         read in windows.
@@ -60,20 +62,18 @@ class LanguageModel:
     """
 
     weights: TransformerWeights
-    tokenizer: BytePairs
+    tokenizer: BytePairs | HubTokenizer
     context: int
 
     def __post_init__(self):
         check_part("weights", self.weights, TransformerWeights)
-        check_part("tokenizer", self.tokenizer, BytePairs)
+        check_part("tokenizer", self.tokenizer, BytePairs, HubTokenizer)
         check_int("context", self.context, at_least=2)
         if self.weights.encoder is not None or self.weights.target_embedding is None:
             raise ValueError("weights must be a decoder alone, with an embedding")
-        known = self.weights.target_embedding.shape[0]
-        if known != len(self.tokenizer):
-            raise ValueError(
-                f"tokenizer must have {known} tokens to match weights, got {len(self.tokenizer)}"
-            )
+        known, n = self.weights.target_embedding.shape[0], len(self.tokenizer)
+        if n > known or (n < known and isinstance(self.tokenizer, BytePairs)):
+            raise ValueError(f"tokenizer must have {known} tokens to match weights, got {n}")
 
     def to(
         self, library: str | None = None, *, device: Any = None, dtype: str | None = None
@@ -289,10 +289,9 @@ class LanguageModel:
 
     def _text_of(self, tokens):
         """Yield the characters that the bytes of `tokens` complete."""
-        utf8, stop = codecs.getincrementaldecoder("utf-8")("replace"), self.tokenizer.stop
+        utf8, text_of = codecs.getincrementaldecoder("utf-8")("replace"), self.tokenizer.bytes_of
         for token in tokens:
-            known = token < stop  # another special token stands for nothing
-            if piece := utf8.decode(self.tokenizer.tokens[token] if known else b""):
+            if piece := utf8.decode(text_of(token)):
                 yield piece
         if piece := utf8.decode(b"", final=True):
             yield piece
