@@ -28,8 +28,8 @@ class Architecture:
         The class of the weights.
     names : dict of str to str
         The name of each array here: there. An asterisk is the number of a layer. ``.T`` at the end
-        says that the matrix lies there as (out, in), ``[1/3]`` that it is the part number 1 of 3
-        that stand side by side there.
+        says that the matrix has shape (out, in) there, and ``[1/d_ff+d_ff]`` that it is part 1 of
+        a tensor that concatenates parts of these widths, which `sizes` lists.
     sizes : dict of str to int
         The length of an axis by its letter.
     plain : dict

@@ -16,7 +16,7 @@ from attnbook.models.t5_names import t5
 ARCHITECTURES = {"bert": bert, "gpt2": gpt2, "llama": llama, "t5": t5}
 """The architectures that `from_transformers` knows, by ``config["model_type"]``."""
 
-ROW = re.compile(r"(?P<name>.+?)(\[(?P<part>\d)/(?P<parts>\d)\])?(?P<transposed>\.T)?")
+ROW = re.compile(r"(?P<name>.+?)(\[(?P<part>\d)/(?P<parts>[\w+]+)\])?(?P<transposed>\.T)?")
 """A name on the Hub, the part of the tensor that is meant, and whether it has shape (out, in)."""
 
 
@@ -92,47 +92,55 @@ def from_transformers(state_dict: Mapping[str, Array], config: Any) -> Any:
     """
     entries = Config(config)
     architecture = ARCHITECTURES[entries.choice("model_type", ARCHITECTURES)](entries)
-    tensors = _by_bare_names(state_dict, architecture)
-    rows = _rows(architecture, tensors)
-    _check(tensors, architecture, list(dict.fromkeys(row["name"] for row in rows.values())))
+    stored = _by_bare_names(state_dict, architecture)
+    rows = _rows(architecture, stored)
+    tensors = _checked(state_dict, stored, architecture, rows)
     return _built(architecture, architecture.kind, "", rows, tensors)
 
 
 def _by_bare_names(state_dict, architecture):
+    """Return the name in `state_dict` of each tensor, by its name without prefix."""
     if not isinstance(state_dict, Mapping):
         raise TypeError(
             f"state_dict must be a mapping of names to arrays, got {type(state_dict).__name__}"
         )
-    given = {}
-    for name, x in state_dict.items():
+    stored = {}
+    for name in state_dict:
         bare = architecture.bare(name)
-        given[name if bare in state_dict else bare] = x
-    return given
+        stored[name if bare in state_dict else bare] = name
+    return stored
 
 
-def _rows(architecture, tensors):
+def _rows(architecture, stored):
     """Return, for each array here, the parts of its row."""
     found = {ours: ROW.fullmatch(row) for ours, row in architecture.rows().items()}
     rows = {ours: row.groupdict() for ours, row in found.items() if row is not None}
-    absent = [n for n in architecture.optional if rows[n]["name"] not in tensors]
+    absent = [n for n in architecture.optional if rows[n]["name"] not in stored]
     return {ours: row for ours, row in rows.items() if ours not in absent}
 
 
-def _check(given, architecture, needed):
-    """Raise where a tensor is missing or unknown, of another home, or not what it is tied to."""
-    tied = {name: other for name, other in architecture.same.items() if name in given}
+def _checked(state_dict, stored, architecture, rows):
+    """Return the tensors that `rows` name, which is all that is read, or raise.
+
+    Each must be there, and of one home with the others; none may be unknown, or differ from what it
+    is tied to.
+    """
+    needed = list(dict.fromkeys(row["name"] for row in rows.values()))
+    tied = {name: other for name, other in architecture.same.items() if name in stored}
     harmless = re.compile("|".join(architecture.harmless))
-    missing = [name for name in needed if name not in given]
-    others = [name for name in given if name not in needed and name not in tied]
+    missing = [name for name in needed if name not in stored]
+    others = [name for name in stored if name not in needed and name not in tied]
     unknown = [name for name in others if not harmless.fullmatch(name)]
     if missing or unknown:
         raise ValueError(
             f"state_dict must have the {len(needed)} tensors that config describes, "
             f"got {some(missing)} missing and {some(unknown)} unknown"
         )
-    check_floats(**{_entry(name): given[name] for name in (*needed, *tied)})
+    tensors = {name: state_dict[stored[name]] for name in (*needed, *tied)}
+    check_floats(**{_entry(name): x for name, x in tensors.items()})
     for name, other in tied.items():
-        _check_same(name, given[name], other, given[other])
+        _check_same(name, tensors[name], other, tensors[other])
+    return tensors
 
 
 def _check_same(name, x, other_name, other):
@@ -162,7 +170,8 @@ def _built(architecture, kind, path, rows, tensors):
             fields |= {name: plain[name]} if name in plain else {}
         elif ours in rows:
             shape = tuple(architecture.sizes[letter] for letter in kind.axis_letters[name])
-            x, factor = _array(tensors, shape, **rows[ours]), architecture.factors.get(ours)
+            x = _array(tensors, architecture.sizes, shape, **rows[ours])
+            factor = architecture.factors.get(ours)
             fields[name] = x if factor is None else x * factor
         elif ours in architecture.layers:
             layers = range(architecture.layers[ours])
@@ -173,17 +182,20 @@ def _built(architecture, kind, path, rows, tensors):
     return kind(**fields)
 
 
-def _array(tensors, shape, name, part, parts, transposed):
+def _array(tensors, sizes, shape, name, part, parts, transposed):
     """Return the array of this shape that a row of the names describes, or raise."""
-    x, width, parts = tensors[name], shape[-1], int(parts or 1)
-    wanted = (*shape[:-1], parts * width)
-    wanted = wanted[::-1] if transposed else wanted
+    x, widths = tensors[name], [sizes[letters] for letters in parts.split("+")] if parts else []
+    wanted = (*shape[:-1], sum(widths) if widths else shape[-1])
+    wanted = (*wanted[:-2], wanted[-1], wanted[-2]) if transposed else wanted
     if tuple(x.shape) != wanted:
         raise ValueError(
             f"{_entry(name)} must have shape {wanted} to match config, got {tuple(x.shape)}"
         )
     x = array_namespace(x).matrix_transpose(x) if transposed else x
-    return x if parts == 1 else x[..., int(part) * width : (int(part) + 1) * width]
+    if not widths:
+        return x
+    first = sum(widths[: int(part)])
+    return x[..., first : first + widths[int(part)]]
 
 
 def _entry(name):
