@@ -34,13 +34,16 @@ class Architecture:
         The length of an axis by its letter.
     plain : dict
         The value of each plain field by its name, in every class that has it, and of a field that
-        holds no tensors by its full name.
+        holds no tensors, or differs from layer to layer, by its full name.
     layers : dict of str to int
         How many layers each stack has.
     kinds : tuple of types
-        What to take where a part can be of several classes; the first of them without.
+        What to take where a part can be of several classes: the first of these that has a field for
+        each of the part's names, or the first class of all.
     factors : dict of str to float
         What an array is multiplied by, by its name here.
+    terms : dict of str to float
+        What is added to every array whose field has this name.
     optional : tuple of str
         Names here of arrays that may be missing there.
     prefix : str
@@ -60,6 +63,7 @@ class Architecture:
     layers: dict[str, int]
     kinds: tuple[type, ...] = ()
     factors: dict[str, float] = field(default_factory=dict)
+    terms: dict[str, float] = field(default_factory=dict)
     optional: tuple[str, ...] = ()
     prefix: str = ""
     ends: dict[str, str] = field(default_factory=dict)
@@ -85,19 +89,33 @@ class Architecture:
 
 
 class Config:
-    """The entries of a config.json, read with checks; one that is None counts as absent."""
+    """The entries of a config.json, read with checks.
 
-    def __init__(self, config: Any, label: str = "config"):
+    An entry that is absent has the value that `defaults` give it. For most readers, one that is
+    None counts as absent, too.
+    """
+
+    def __init__(
+        self, config: Any, label: str = "config", defaults: Mapping[str, Any] | None = None
+    ):
         entries = config.to_dict() if hasattr(config, "to_dict") else config
         if not isinstance(entries, Mapping):
             raise TypeError(
                 f"{label} must be a dict or a config of transformers, got {type(config).__name__}"
             )
-        self.entries, self.label = entries, label
+        self.entries, self.label, self.defaults = entries, label, defaults or {}
+
+    def over(self, **defaults: Any) -> "Config":
+        """Return the same entries with these defaults."""
+        return Config(self.entries, self.label, {**self.defaults, **defaults})
+
+    def known(self, name: str) -> Any:
+        """Return an entry, or its default, either of which may be None."""
+        return self.entries[name] if name in self.entries else self.defaults.get(name)
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return an entry, or `default`, or raise where neither is there."""
-        value = self.entries.get(name)
+        value = self.known(name)
         value = default if value is None else value
         if value is None:
             raise ValueError(f"{self.label} must have an entry {name!r}, got none")
@@ -110,14 +128,37 @@ class Config:
     def size(self, name: str, default: int | None = None, at_least: int = 1) -> int:
         return check_int(self._label_of(name), self.get(name, default), at_least)
 
+    def size_or_none(self, name: str) -> int | None:
+        return None if self.known(name) is None else self.size(name)
+
     def number(self, name: str, default: float | None = None) -> float:
         return check_number(self._label_of(name), self.get(name, default))
+
+    def number_or_none(self, name: str) -> float | None:
+        return None if self.known(name) is None else self.number(name)
 
     def flag(self, name: str, default: bool) -> bool:
         return check_bool(self._label_of(name), self.get(name, default))
 
     def choice(self, name: str, choices: Iterable[str], default: str | None = None) -> str:
         return check_choice(self._label_of(name), self.get(name, default), choices)
+
+    def listed(self, name: str, n: int | None = None, default: Any = None) -> list[Any]:
+        """Return a list of `n` entries, or of any number."""
+        found = self.get(name, default)
+        if not isinstance(found, (list, tuple)):
+            raise TypeError(f"{self._label_of(name)} must be a list, got {type(found).__name__}")
+        if n is not None and len(found) != n:
+            raise ValueError(f"{self._label_of(name)} must have {n} entries, got {len(found)}")
+        return list(found)
+
+    def choices(
+        self, name: str, choices: Iterable[str], n: int, default: list[str] | None = None
+    ) -> list[str]:
+        """Return `n` names, each of which is one of `choices`."""
+        label, choices = self._label_of(name), tuple(choices)
+        found = self.listed(name, n, default)
+        return [check_choice(f"{label}[{i}]", x, choices) for i, x in enumerate(found)]
 
     def activation(self, name: str, default: str) -> str:
         """Return the name of an activation of this package."""
@@ -126,10 +167,10 @@ class Config:
     def only(self, **values: Any) -> None:
         """Raise where an entry that changes the computation is not absent, or this value."""
         for name, value in values.items():
-            if self.entries.get(name) not in (None, value):
+            if self.known(name) not in (None, value):
                 raise ValueError(
                     f"{self._label_of(name)} must be {value!r}, the only one that attnbook has, "
-                    f"got {self.entries[name]!r}"
+                    f"got {self.known(name)!r}"
                 )
 
     def _label_of(self, name):

@@ -10,10 +10,17 @@ from attnbook.arrays.weights import some
 from attnbook.models.architecture import Config
 from attnbook.models.bert_names import bert
 from attnbook.models.gpt2_names import gpt2
-from attnbook.models.llama_names import llama
+from attnbook.models.llama_family import llama, phi3, qwen2
 from attnbook.models.t5_names import t5
 
-ARCHITECTURES = {"bert": bert, "gpt2": gpt2, "llama": llama, "t5": t5}
+ARCHITECTURES = {
+    "bert": bert,
+    "gpt2": gpt2,
+    "llama": llama,
+    "phi3": phi3,
+    "qwen2": qwen2,
+    "t5": t5,
+}
 """The architectures that `from_transformers` knows, by ``config["model_type"]``."""
 
 ROW = re.compile(r"(?P<name>.+?)(\[(?P<part>\d)/(?P<parts>[\w+]+)\])?(?P<transposed>\.T)?")
@@ -159,8 +166,9 @@ def _built(architecture, kind, path, rows, tensors):
 
     def part(name, path):
         kinds = kind.part_kinds[name]
-        own = next((k for k in kinds if k in architecture.kinds), kinds[0])
-        return _built(architecture, own, path, rows, tensors)
+        wanted = {row[len(path) :].split(".")[0] for row in rows if row.startswith(path)}
+        fitting = (k for k in architecture.kinds if k in kinds and wanted <= {*k.field_names})
+        return _built(architecture, next(fitting, kinds[0]), path, rows, tensors)
 
     for name in kind.field_names:
         ours = path + name
@@ -171,8 +179,9 @@ def _built(architecture, kind, path, rows, tensors):
         elif ours in rows:
             shape = tuple(architecture.sizes[letter] for letter in kind.axis_letters[name])
             x = _array(tensors, architecture.sizes, shape, **rows[ours])
-            factor = architecture.factors.get(ours)
-            fields[name] = x if factor is None else x * factor
+            factor, term = architecture.factors.get(ours), architecture.terms.get(name)
+            x = x if factor is None else x * factor
+            fields[name] = x if term is None else x + term
         elif ours in architecture.layers:
             layers = range(architecture.layers[ours])
             fields[name] = tuple(part(name, f"{ours}.{i}.") for i in layers)

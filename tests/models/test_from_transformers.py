@@ -46,6 +46,8 @@ DECODERS = {
     "llama, another activation and ε": partial(
         tiny_models.llama, hidden_act="gelu", rms_norm_eps=0.1
     ),
+    "qwen2": partial(tiny_models.decoder, "Qwen2"),
+    "phi3": partial(tiny_models.decoder, "Phi3"),
 }
 """Decoders alone, one for each way of theirs to compute."""
 
@@ -173,8 +175,9 @@ from_transformers(gpt2_state(), "gpt2")
     TypeError: config must be a dict or a config of transformers, got str
 from_transformers(gpt2_state(), {})
     ValueError: config must have an entry 'model_type', got none
-from_transformers(gpt2_state(), {"model_type": "mistral"})
-    ValueError: config['model_type'] must be one of bert, gpt2, llama, t5, got 'mistral'
+from_transformers(gpt2_state(), {"model_type": "falcon"})
+    ValueError: config['model_type'] must be one of bert, gpt2, llama, phi3, qwen2, t5, got
+    'falcon'
 from_transformers(gpt2_state(), GPT2 | {"n_head": None})
     ValueError: config must have an entry 'n_head', got none
 from_transformers(gpt2_state(), GPT2 | {"n_layer": 1.5})

@@ -1,6 +1,7 @@
 """Small models of `transformers` with random numbers in every weight: the judges of ours."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,11 +39,22 @@ def gpt2(spread: float = 1.0, seed: int = 0, **options: Any) -> Any:
     return shaken(theirs.GPT2LMHeadModel(config), spread, seed)
 
 
-def llama(spread: float = 1.0, seed: int = 0, **options: Any) -> Any:
+def decoder(kind: str, spread: float = 1.0, seed: int = 0, **options: Any) -> Any:
+    """Return a relative of Llama; `kind` begins the names of its classes."""
     sizes = {"vocab_size": V, "hidden_size": 18, "intermediate_size": 23, "num_hidden_layers": 3}
-    heads = {"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 10}
-    config = theirs.LlamaConfig(**SPECIAL, **{**sizes, **heads, **options})
-    return shaken(theirs.LlamaForCausalLM(config), spread, seed)
+    heads = {"num_attention_heads": 6, "num_key_value_heads": 3, **HEADS.get(kind, {"head_dim": 10})}
+    config = getattr(theirs, f"{CONFIGS.get(kind, kind)}Config")
+    config = config(**SPECIAL, **{**sizes, **heads, **options}, attn_implementation="eager")
+    return shaken(getattr(theirs, f"{kind}ForCausalLM")(config), spread, seed)
+
+
+HEADS = {kind: {"hidden_size": 24} for kind in ("Qwen2", "Phi3")}
+"""Kinds whose heads are as wide as those of width d_model / h."""
+
+CONFIGS = {"Gemma3": "Gemma3Text"}
+"""Kinds whose config has another name."""
+
+llama = partial(decoder, "Llama")
 
 
 def bert(spread: float = 1.0, seed: int = 0, **options: Any) -> Any:
