@@ -25,8 +25,8 @@ from attnbook.multi_head.attention import Turn
 from attnbook.multi_head.heads import merge_heads_of, repeat_heads, split_heads_of
 from attnbook.multi_head.latent_weights import LatentWeights
 from attnbook.multi_head.masks import check_head_bias, check_head_mask
+from attnbook.normalization.rms_norm import rms_norm_of
 from attnbook.positions.rotation import Rotary
-from attnbook.transformers.rms_norm import rms_norm_of
 
 FORMS = ("full", "absorbed")
 """The names that ``form=`` takes."""
@@ -62,8 +62,8 @@ def attend_to_latents(
     c = x if weights.W_DQ is None else project(x, weights.W_DQ)
     c = c if weights.q_norm is None else rms_norm_of(c, weights.q_norm)
     q = split_heads_of(project(c, weights.W_UQ), h)  # (..., h, n_q, d_nope + d_rope)
+    scale = 1 / math.sqrt(q.shape[-1]) if weights.scale is None else weights.scale
     q_nope, q_rope = q[..., : weights.d_nope], _turned(q[..., weights.d_nope :], turn)
-    scale = 1 / math.sqrt(weights.d_k) if weights.scale is None else weights.scale
     if form == "full":
         k, v = _full(latents, weights)
     else:
@@ -186,7 +186,7 @@ def latent_attention(
     check_choice("form", form, FORMS)
     check_float("x", x)
     check_floats(x=x, weights=weights.W_DKV)
-    check_width("x", x, weights.d_model)
+    check_width("x", x, weights.d_query)
     if rotary is not None:
         check_part("rotary", rotary, Rotary)
         if weights.d_rope:

@@ -9,7 +9,7 @@ from attnbook.arrays.arguments import check_int, check_number, generator
 from attnbook.arrays.array import Array
 from attnbook.arrays.projections import xavier
 from attnbook.arrays.weights import Weights
-from attnbook.transformers.rms_norm import RMSNormWeights
+from attnbook.normalization.rms_norm import RMSNormWeights
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ class LatentWeights(Weights):
 
     token_widths = ("d_model", "d_out")
 
-    W_UQ: Annotated[Array, "r_q hd_k"]
+    W_UQ: Annotated[Array, "r_q hd_q"]
     W_DKV: Annotated[Array, "d_model r"]
     W_UK: Annotated[Array, "r hd_nope"]
     W_UV: Annotated[Array, "r hd_v"]
@@ -86,11 +86,12 @@ class LatentWeights(Weights):
                     f"{name} must have a number of columns divisible by n_heads = {h}, "
                     f"got shape {tuple(getattr(self, name).shape)}"
                 )
-        if self.d_k == 0:
+        width = self.d_nope + self.d_rope
+        if width == 0:
             raise ValueError("W_UK and W_KR must not both have 0 columns, got 0 and 0")
         r_q = d_model if self.W_DQ is None else self.W_DQ.shape[1]
         wanted = {
-            "W_UQ": (r_q, h * self.d_k),
+            "W_UQ": (r_q, h * width),
             "W_UK": (r, h * self.d_nope),
             "W_UV": (r, h * self.d_v),
             "W_KR": (d_model, self.d_rope),
@@ -111,8 +112,8 @@ class LatentWeights(Weights):
                 )
 
     @property
-    def d_model(self) -> int:
-        """Width of the tokens."""
+    def d_query(self) -> int:
+        """Width d_model of the tokens."""
         return self.W_DKV.shape[0]
 
     @property
@@ -132,8 +133,8 @@ class LatentWeights(Weights):
 
     @property
     def d_k(self) -> int:
-        """Width of queries and keys inside each head, d_nope + d_rope."""
-        return self.d_nope + self.d_rope
+        """Width of what positions rotate in each query and key, d_rope."""
+        return self.d_rope
 
     @property
     def d_v(self) -> int:

@@ -6,6 +6,7 @@ The choices of all tokens are sorted by expert. Then the tokens of an expert are
 each expert computes its rows at once, and no token is computed by an expert that it did not choose.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
@@ -33,7 +34,7 @@ Drop = Callable[[Array], Array]
 
 def mixture_of(x: Array, weights: "MixtureWeights", drop: Drop | None = None) -> Array:
     xp, k = array_namespace(x), weights.router.top_k
-    rows = xp.reshape(x, (-1, x.shape[-1])) if x.shape[-1] else x
+    rows = xp.reshape(x, (math.prod(x.shape[:-1]), x.shape[-1]))
     experts, shares = route_of(rows, weights.router)  # (m, k)
     choices = xp.reshape(experts, (-1,))
     order = xp.argsort(choices, stable=True)  # by expert, and by token within one
