@@ -1,5 +1,6 @@
 """Architectures: what a config.json of the hub says, in this package's terms."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,12 +30,16 @@ class Architecture:
     names : dict of str to str
         The name of each array here: there. An asterisk is the number of a layer. ``.T`` at the end
         says that the matrix has shape (out, in) there, and ``[1/d_ff+d_ff]`` that it is part 1 of
-        a tensor that concatenates parts of these widths, which `sizes` lists.
+        a tensor that concatenates parts of these widths. ``[1/d_nope+d_v per h]`` says that h such
+        groups of parts are concatenated. A # is the number of an expert, whose tensors are stacked.
+        Of several names with `` | `` between them, the first whose tensors exist is meant.
     sizes : dict of str to int
-        The length of an axis by its letter.
+        The length of an axis by its letter or, if the letter stands for different lengths in
+        different parts, by the part's name here and the letter.
     plain : dict
         The value of each plain field by its name, in every class that has it, and of a field that
-        holds no tensors, or differs from layer to layer, by its full name.
+        holds no tensors, or has different values in different parts, by its full name, in which an
+        asterisk may be the number of a layer.
     layers : dict of str to int
         How many layers each stack has.
     kinds : tuple of types
@@ -79,6 +84,13 @@ class Architecture:
                 rows[ours.replace("*", str(i))] = theirs.replace("*", str(i))
         return rows
 
+    def size(self, path: str, letters: str) -> int:
+        """Return the length of an axis of an array of the part `path` (``"decoder.layers.0."``)."""
+        if letters.isdecimal():
+            return int(letters)
+        named = (path + letters, starred(path) + letters, letters)
+        return next(self.sizes[name] for name in named if name in self.sizes)
+
     def bare(self, name: str) -> str:
         """Return a name there without the prefix, and with the end that it has now."""
         name = str(name).removeprefix(self.prefix)
@@ -86,6 +98,11 @@ class Architecture:
             if name.endswith(old):
                 return name.removesuffix(old) + new
         return name
+
+
+def starred(name: str) -> str:
+    """Return a name here with an asterisk in the place of the number of its layer."""
+    return re.sub(r"\.\d+\.", ".*.", name)
 
 
 class Config:
@@ -106,8 +123,8 @@ class Config:
         self.entries, self.label, self.defaults = entries, label, defaults or {}
 
     def over(self, **defaults: Any) -> "Config":
-        """Return the same entries with these defaults."""
-        return Config(self.entries, self.label, {**self.defaults, **defaults})
+        """Return the same entries with more defaults; those that it has already stay."""
+        return Config(self.entries, self.label, {**defaults, **self.defaults})
 
     def known(self, name: str) -> Any:
         """Return an entry, or its default, either of which may be None."""
@@ -121,9 +138,9 @@ class Config:
             raise ValueError(f"{self.label} must have an entry {name!r}, got none")
         return value
 
-    def part(self, name: str) -> "Config":
-        """Return the entries of an entry; none where it is absent."""
-        return Config(self.get(name, {}), self._label_of(name))
+    def part(self, name: str, default: Mapping[str, Any] | None = None) -> "Config":
+        """Return the entries of an entry; where it is absent, those of `default`."""
+        return Config(self.get(name, default or {}), self._label_of(name))
 
     def size(self, name: str, default: int | None = None, at_least: int = 1) -> int:
         return check_int(self._label_of(name), self.get(name, default), at_least)

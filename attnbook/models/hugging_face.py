@@ -2,28 +2,32 @@
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from attnbook.arrays.arguments import check_floats
 from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.weights import some
-from attnbook.models.architecture import Config
+from attnbook.models.architecture import Config, starred
 from attnbook.models.bert_names import bert
 from attnbook.models.gpt2_names import gpt2
-from attnbook.models.llama_family import llama, phi3, qwen2
+from attnbook.models.deepseek import deepseek_v2, deepseek_v3
+from attnbook.models.llama_family import gemma2, gemma3, llama, mistral, phi3, qwen2, qwen3
+from attnbook.models.mixtures import gpt_oss, mixtral, qwen3_moe
 from attnbook.models.t5_names import t5
 
 ARCHITECTURES = {
-    "bert": bert,
-    "gpt2": gpt2,
-    "llama": llama,
-    "phi3": phi3,
-    "qwen2": qwen2,
-    "t5": t5,
+    **{"bert": bert, "gpt2": gpt2, "t5": t5},
+    **{"llama": llama, "mistral": mistral, "mixtral": mixtral, "phi3": phi3},
+    **{"qwen2": qwen2, "qwen3": qwen3, "qwen3_moe": qwen3_moe},
+    **{"gemma2": gemma2, "gemma3_text": gemma3, "gpt_oss": gpt_oss},
+    **{"deepseek_v2": deepseek_v2, "deepseek_v3": deepseek_v3},
 }
 """The architectures that `from_transformers` knows, by ``config["model_type"]``."""
 
-ROW = re.compile(r"(?P<name>.+?)(\[(?P<part>\d)/(?P<parts>[\w+]+)\])?(?P<transposed>\.T)?")
+ROW = re.compile(
+    r"(?P<name>.+?)(\[(?P<part>\d)/(?P<parts>[\w+]+)( per (?P<groups>\w+))?\])?(?P<transposed>\.T)?"
+)
 """A name on the Hub, the part of the tensor that is meant, and whether it has shape (out, in)."""
 
 
@@ -98,11 +102,24 @@ def from_transformers(state_dict: Mapping[str, Array], config: Any) -> Any:
     ('learned', (7, 4))
     """
     entries = Config(config)
+    _check_plain(entries)
     architecture = ARCHITECTURES[entries.choice("model_type", ARCHITECTURES)](entries)
     stored = _by_bare_names(state_dict, architecture)
     rows = _rows(architecture, stored)
     tensors = _checked(state_dict, stored, architecture, rows)
     return _built(architecture, architecture.kind, "", rows, tensors)
+
+
+def _check_plain(config):
+    """Raise where the tensors are quantised, or layers have configs of their own."""
+    quantized = config.part("quantization_config")
+    if quantized.entries:
+        raise ValueError(
+            f"config['quantization_config'] must be None, because attnbook reads no quantised "
+            f"tensors; load the model dequantised in transformers and save it, "
+            f"got {quantized.known('quant_method')!r}"
+        )
+    config.only(per_layer_config=None)
 
 
 def _by_bare_names(state_dict, architecture):
@@ -119,11 +136,22 @@ def _by_bare_names(state_dict, architecture):
 
 
 def _rows(architecture, stored):
-    """Return, for each array here, the parts of its row."""
-    found = {ours: ROW.fullmatch(row) for ours, row in architecture.rows().items()}
-    rows = {ours: row.groupdict() for ours, row in found.items() if row is not None}
-    absent = [n for n in architecture.optional if rows[n]["name"] not in stored]
-    return {ours: row for ours, row in rows.items() if ours not in absent}
+    """Return, for each array here, the parts of its row, and the names of its tensors."""
+    rows = {}
+    for ours, choices in architecture.rows().items():
+        found = [_row(architecture, choice) for choice in choices.split(" | ")]
+        row = next((row for row in found if all(name in stored for name in row["names"])), None)
+        if row is not None or ours not in architecture.optional:
+            rows[ours] = row or found[0]
+    return rows
+
+
+def _row(architecture, text):
+    found = ROW.fullmatch(text)
+    assert found is not None
+    row = found.groupdict()
+    name, numbers = row.pop("name"), range(architecture.sizes.get("E", 1) if "#" in text else 1)
+    return {**row, "stacked": "#" in text, "names": [name.replace("#", str(i)) for i in numbers]}
 
 
 def _checked(state_dict, stored, architecture, rows):
@@ -132,7 +160,7 @@ def _checked(state_dict, stored, architecture, rows):
     Each must be there, and of one home with the others; none may be unknown, or differ from what it
     is tied to.
     """
-    needed = list(dict.fromkeys(row["name"] for row in rows.values()))
+    needed = list(dict.fromkeys(name for row in rows.values() for name in row["names"]))
     tied = {name: other for name, other in architecture.same.items() if name in stored}
     harmless = re.compile("|".join(architecture.harmless))
     missing = [name for name in needed if name not in stored]
@@ -172,13 +200,13 @@ def _built(architecture, kind, path, rows, tensors):
 
     for name in kind.field_names:
         ours = path + name
-        if ours in plain:
-            fields[name] = plain[ours]
+        if ours in plain or starred(ours) in plain:
+            fields[name] = plain[ours if ours in plain else starred(ours)]
         elif name in kind.plain_names:
             fields |= {name: plain[name]} if name in plain else {}
         elif ours in rows:
-            shape = tuple(architecture.sizes[letter] for letter in kind.axis_letters[name])
-            x = _array(tensors, architecture.sizes, shape, **rows[ours])
+            size = partial(architecture.size, path)
+            x = _array(tensors, size, [size(x) for x in kind.axis_letters[name]], **rows[ours])
             factor, term = architecture.factors.get(ours), architecture.terms.get(name)
             x = x if factor is None else x * factor
             fields[name] = x if term is None else x + term
@@ -191,20 +219,34 @@ def _built(architecture, kind, path, rows, tensors):
     return kind(**fields)
 
 
-def _array(tensors, sizes, shape, name, part, parts, transposed):
-    """Return the array of this shape that a row of the names describes, or raise."""
-    x, widths = tensors[name], [sizes[letters] for letters in parts.split("+")] if parts else []
-    wanted = (*shape[:-1], sum(widths) if widths else shape[-1])
+def _array(tensors, size, shape, names, stacked, part, parts, groups, transposed):
+    """Return the array of this shape that a row of the names describes, or raise.
+
+    `size` gives the length of an axis by its letter.
+    """
+    if stacked:
+        row = {"stacked": False, "part": part, "parts": parts, "groups": groups}
+        one = partial(_array, tensors, size, shape[1:], **row, transposed=transposed)
+        experts = [one(names=[name]) for name in names]
+        return array_namespace(experts[0]).stack(experts)
+    (name,), widths = names, [size(letters) for letters in parts.split("+")] if parts else []
+    n_groups = size(groups) if groups else 1
+    *leading, last = shape
+    wanted = (*leading, n_groups * sum(widths) if widths else last)
     wanted = (*wanted[:-2], wanted[-1], wanted[-2]) if transposed else wanted
+    x = tensors[name]
     if tuple(x.shape) != wanted:
         raise ValueError(
             f"{_entry(name)} must have shape {wanted} to match config, got {tuple(x.shape)}"
         )
-    x = array_namespace(x).matrix_transpose(x) if transposed else x
+    xp = array_namespace(x)
+    x = xp.matrix_transpose(x) if transposed else x
     if not widths:
         return x
     first = sum(widths[: int(part)])
-    return x[..., first : first + widths[int(part)]]
+    x = xp.reshape(x, (*leading, n_groups, sum(widths))) if groups else x
+    x = x[..., first : first + widths[int(part)]]
+    return xp.reshape(x, tuple(shape)) if groups else x
 
 
 def _entry(name):
