@@ -70,6 +70,17 @@ DECODERS = {
     "phi3": partial(tiny_models.decoder, "Phi3"),
     "phi3, long": partial(PHI3, original_max_position_embeddings=5),
     "phi3, short": partial(PHI3, original_max_position_embeddings=7),
+    "mistral": partial(tiny_models.decoder, "Mistral"),
+    "qwen2, windows": partial(
+        *(tiny_models.decoder, "Qwen2"),
+        **{"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1},
+    ),
+    "qwen3": partial(tiny_models.decoder, "Qwen3"),
+    "qwen3 moe": partial(tiny_models.decoder, "Qwen3Moe"),
+    "gpt-oss": partial(tiny_models.decoder, "GptOss"),
+    "gpt-oss, yarn": partial(
+        tiny_models.decoder, "GptOss", rope_parameters=THETA | YARN | MORE, attention_bias=False
+    ),
     "mixtral": partial(tiny_models.decoder, "Mixtral"),
     "deepseek 2": partial(tiny_models.decoder, "DeepseekV2"),
     "deepseek 2, groups": partial(
@@ -87,13 +98,23 @@ DECODERS = {
 """Decoders alone, one for each way of theirs to compute."""
 
 
+WIDE = np.arange(7) < np.array([[7], [6], [5]])
+"""As `KEEP`, but each query sees a real token within 3; theirs are NaN where one sees none."""
+
+
+def window_of(layer):
+    return getattr(layer.self_attention, "window", None)
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("name", DECODERS)
 def test_decoder_gives_their_logits_and_every_layer(name, library, dtype):
     model, ids = DECODERS[name](), tokens()
-    keep = torch.tensor(KEEP)
+    weights, own = weights_of(model), library.array(ids)
+    keep = WIDE if any(map(window_of, weights.decoder.layers)) else KEEP
+    mask = library.array(keep[:, None, None])
+    keep = torch.tensor(keep)
     exact = model(torch.tensor(ids), attention_mask=keep, output_hidden_states=True)
-    weights, own, mask = weights_of(model), library.array(ids), library.array(KEEP[:, None, None])
     ours = [cut_after(weights, n) for n in range(len(exact.hidden_states))]
     for cut, states in zip((*ours, weights), (*exact.hidden_states, exact.logits), strict=True):
         got = attnbook.transformer(None, own, library.place(cut, dtype), target_mask=mask)

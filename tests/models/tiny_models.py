@@ -67,6 +67,8 @@ OWN = {
     **dict.fromkeys(("Qwen2", "Phi3"), {"hidden_size": 24, "head_dim": 4}),
     "Mistral": {"sliding_window": 3},
     "Mixtral": {"num_local_experts": 5},
+    "Qwen3Moe": EXPERTS | {"num_experts": 5, "norm_topk_prob": True, "mlp_only_layers": [1]},
+    "GptOss": {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 3},
     "DeepseekV2": LATENT,
     "DeepseekV3": LATENT | {"n_group": 3, "topk_group": 2},
 }
