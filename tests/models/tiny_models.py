@@ -57,8 +57,9 @@ SIZES = {
 }
 
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 7}
+# theirs wants even widths of what it takes for complex numbers, and of what it splits it from
 LATENT = {
-    **{"num_key_value_heads": 6, "kv_lora_rank": 13, "q_lora_rank": 11, "qk_nope_head_dim": 5},
+    **{"num_key_value_heads": 6, "kv_lora_rank": 12, "q_lora_rank": 11, "qk_nope_head_dim": 6},
     **{"qk_rope_head_dim": 4, "v_head_dim": 3, "first_k_dense_replace": 1, "head_dim": 4},
     **{"n_routed_experts": 6, "n_shared_experts": 2, **EXPERTS},
 }
