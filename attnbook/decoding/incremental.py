@@ -30,6 +30,8 @@ class IncrementalDecoder:
         impl: Impl,
     ):
         self.weights, self.cache, self.impl = weights, cache, impl
+        if cache is not None:
+            cache.check_weights(weights)
         self.memory_mask = mask_for_memory(source_mask)
         self.tokens: Any = None
         self.n = 0 if cache is None else len(cache)  # tokens so far

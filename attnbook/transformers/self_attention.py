@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 from attnbook.arrays.array import Array
 from attnbook.kernels import REFERENCE, Impl
 from attnbook.multi_head.attention import Turn, attend, keys_and_values
+from attnbook.multi_head.latent import attend_to_latents, latents_of
+from attnbook.multi_head.latent_weights import LatentWeights
 from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.positions.rotation import rotation
 
@@ -79,7 +81,7 @@ def options_of(
     return LayerOptions(mask, memory_mask, turn, bias, is_causal, drop, impl)
 
 
-def self_attention_of(
+def multi_head_self_attention_of(
     x: Array, weights: MultiHeadWeights, options: LayerOptions, keep: Keep | None = None
 ) -> Array:
     """Attend to `x` itself, and to the tokens before it that `keep` knows."""
@@ -94,3 +96,42 @@ def self_attention_of(
         impl=impl,
         is_causal=options.is_causal,
     )
+
+
+def latent_self_attention_of(
+    x: Array, weights: LatentWeights, options: LayerOptions, keep: Keep | None = None
+) -> Array:
+    """Attend to `x` itself, and to the tokens before it of which `keep` has the latents."""
+    latents, impl = latents_of(x, weights, options.turn), options.impl
+    if keep is not None:
+        if keep.cache.impl_for(keep.layer, impl) is not impl:  # it would read keys as they are
+            raise ValueError(
+                "cache must leave the choice of impl to latent attention, "
+                f"got {type(keep.cache).__name__}"
+            )
+        latents = keep.cache.append(keep.layer, *latents)
+    return attend_to_latents(
+        *(x, latents, weights, options.mask),
+        turn=options.turn,
+        bias=options.bias,
+        impl=impl,
+        is_causal=options.is_causal,
+        form="full" if keep is None else "absorbed",
+    )
+
+
+SelfAttentionWeights = MultiHeadWeights | LatentWeights
+"""The weights that the self-attention of a layer may have.
+
+Each class has `n_heads` and `d_k`, which masks and positions must fit, and the widths `d_query` and
+`d_out` of the tokens that it reads and of what it returns.
+"""
+
+SELF_ATTENTIONS: dict[type, Callable[..., Array]] = {
+    MultiHeadWeights: multi_head_self_attention_of,
+    LatentWeights: latent_self_attention_of,
+}
+"""The function of each class of weights: ``SELF_ATTENTIONS[type(weights)](x, weights, options)``.
+
+Each also takes `keep`, the layer of a cache, or None.
+"""
