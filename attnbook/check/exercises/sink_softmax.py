@@ -46,6 +46,12 @@ def softmax_of(scores, axis=-1):
     return normalised(np.exp(scores - np.where(top == -np.inf, 0, top)), axis)
 
 
+def bare_softmax(scores):
+    """Return the softmax as most people write it, with NaN where all keys are hidden."""
+    powers = np.exp(scores - np.max(scores, axis=-1, keepdims=True))
+    return powers / np.sum(powers, axis=-1, keepdims=True)
+
+
 def columns(weights, share):
     """Return the weights with the share of the sink behind them."""
     share = np.broadcast_to(share, (*weights.shape[:-1], 1))
