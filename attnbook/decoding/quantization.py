@@ -6,7 +6,7 @@ r"""Numbers in a few bits: codes of one group share a smallest number and a step
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from array_api_compat import device
 
@@ -78,7 +78,7 @@ def packed(codes: Array, bits: int) -> Array:
     return whole
 
 
-def unpacked(whole: Array, bits: int, n: int) -> Array:
+def unpacked(whole: Any, bits: int, n: int) -> Array:
     """Return the first n codes of the bytes that `packed` made."""
     xp, per = array_namespace(whole), 8 // bits
     if per == 1:

@@ -1,6 +1,5 @@
 """A KV cache in a few bits per number: keys by channel, values by token, the newest ones as are."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Annotated
 
@@ -197,6 +196,8 @@ class QuantizedCache(KVCache):
 
 def _changed(parts: list[Quantized], function: Callable[..., Array]) -> Quantized:
     """Return codes, steps and zeros as `function` makes them of those of the parts."""
-    names = ("codes", "step", "zero")
-    made = {name: function(*(getattr(part, name) for part in parts)) for name in names}
-    return dataclasses.replace(parts[0], **made)
+    codes, step, zero = (
+        function(*(getattr(part, name) for part in parts)) for name in ("codes", "step", "zero")
+    )
+    first = parts[0]
+    return Quantized(codes, step, zero, first.bits, first.axis, first.group)
