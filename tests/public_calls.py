@@ -121,6 +121,24 @@ def public_calls():
             **{"bidirectional": False, "max_distance": 16},
         },
         positions.learned: {"table": np.ones((9, 4)), "n": 3, "start": 1},
+        positions.LinearScaling: {"factor": 4.0},
+        positions.DynamicScaling: {"factor": 4.0, "n_positions": 64},
+        positions.Llama3Scaling: {"factor": 4.0, "low": 1.0, "high": 4.0, "n_positions": 64},
+        positions.YarnScaling: {
+            **{"factor": 4.0, "n_positions": 64, "beta_fast": 32.0, "beta_slow": 1.0},
+            **{"attention_factor": 1.2, "mscale": 1.0, "mscale_all_dim": 1.0, "truncate": False},
+        },
+        positions.LongRopeScaling: {
+            **{"short": (1.0, 2.0), "long": (1.0, 8.0), "n_positions": 64},
+            **{"factor": 4.0, "attention_factor": 1.2},
+        },
+        positions.Rotary: {
+            **{"base": 500.0, "interleaved": True, "width": 4},
+            "scaling": positions.LinearScaling(4.0),
+        },
+        decoding.quantize: {"x": x, "bits": 4, "axis": -1, "group": 2},
+        decoding.dequantize: {"q": decoding.quantize(x, 4)},
+        decoding.QuantizedCache: {"bits": 4, "block": 3},
         decoding.HybridCache: {
             **{"sinks": 2, "window": 5, "n_tables": 8, "n_projections": 3, "seed": 0},
             **{"impl": "reference"},

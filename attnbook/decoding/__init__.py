@@ -6,8 +6,9 @@ The model computes the factors, and a strategy chooses the tokens. `stream` choo
 the other, and `greedy_decode` and `sample` are based on it, whereas `beam_search` follows several
 sequences. `speculative_sample` lets a smaller model guess ahead. Logits processors such as `top_p`
 change the factors before a token is chosen, and `constrain` allows only what an `Automaton`
-accepts. A `KVCache` holds the keys and values of all tokens read so far; a `WindowCache` forgets
-those that no later token sees, and a `HybridCache` reads only a part of them.
+accepts. A `KVCache` holds the keys and values of all tokens read so far. A `WindowCache` forgets
+those that no later token sees, a `HybridCache` reads only a part of them, and a `QuantizedCache`
+holds them in a few bits per number.
 """
 
 from attnbook.decoding.automaton import Automaton
@@ -24,6 +25,8 @@ from attnbook.decoding.processors import (
     top_k,
     top_p,
 )
+from attnbook.decoding.quantization import Quantized, dequantize, quantize
+from attnbook.decoding.quantized_cache import QuantizedCache
 from attnbook.decoding.request import Decoded
 from attnbook.decoding.sampling import sampler
 from attnbook.decoding.speculative import Speculated, speculative_sample, speculative_stream
@@ -35,13 +38,17 @@ __all__ = [
     "HybridCache",
     "KVCache",
     "Prefix",
+    "Quantized",
+    "QuantizedCache",
     "Speculated",
     "Step",
     "WindowCache",
     "beam_search",
     "constrain",
+    "dequantize",
     "greedy_decode",
     "min_p",
+    "quantize",
     "repetition_penalty",
     "sample",
     "sampler",

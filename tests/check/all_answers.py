@@ -24,6 +24,7 @@ import pytest
 import sketch_answers
 import training_answers
 import transformer_answers
+import variant_answers
 from array_api_compat import array_namespace
 
 from attnbook import check
@@ -53,7 +54,7 @@ ANSWERS = (
     *(attention_answers, multi_head_answers, masking_answers, transformer_answers, layer_answers),
     *(block_answers, language_answers, loss_answers, gradient_answers, training_answers),
     *(greedy_answers, decoding_answers, pair_answers, hash_answers, sketch_answers),
-    *(distributed_answers, kernel_answers, linear_answers),
+    *(distributed_answers, kernel_answers, linear_answers, variant_answers),
 )
 
 
@@ -83,8 +84,8 @@ IN_TORCH = {
 """Answers that are right in PyTorch, most of them in no other library."""
 
 ONLY_NUMPY = {
-    **{**distributed_answers.RIGHT, **kernel_answers.RIGHT, **training_answers.RIGHT},
-    **linear_answers.RIGHT,
+    *(*distributed_answers.RIGHT, *kernel_answers.RIGHT, *training_answers.RIGHT),
+    *(*linear_answers.RIGHT, *variant_answers.ONLY_NUMPY),
 }
 """Checks whose answers are written for NumPy."""
 
