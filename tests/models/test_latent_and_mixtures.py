@@ -125,9 +125,7 @@ def test_mixture_of_deepseek_v2(method):
     code = models.deepseek_v2.modeling_deepseek_v2
     module = shaken(code.DeepseekV2Moe(theirs.DeepseekV2Config(**SIZES, topk_method=method)))
     groups = {} if method == "greedy" else {"n_groups": 4, "top_groups": 2}
-    router = RouterWeights(
-        module.gate.weight.T, top_k=3, normalized=False, scaling=2.5, **groups
-    )
+    router = RouterWeights(module.gate.weight.T, top_k=3, normalized=False, scaling=2.5, **groups)
     weights = experts_of(module.experts, router, network_of(module.shared_experts))
     agree(mixture_of_experts(tokens(), weights), module(tokens()))
 

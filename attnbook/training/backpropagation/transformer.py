@@ -15,6 +15,7 @@ from attnbook.arrays.array import (
 from attnbook.arrays.attention_arguments import and_causal
 from attnbook.arrays.weights import check_part
 from attnbook.multi_head.masks import check_head_mask
+from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.normalization.normalization import NORMALIZED
 from attnbook.positions.biases import RelativeBias
 from attnbook.positions.piece import AttentionPositions
@@ -24,6 +25,7 @@ from attnbook.training.backpropagation.linear import embed_vjp, linear_vjp, summ
 from attnbook.training.backpropagation.loss import cross_entropy_vjp
 from attnbook.training.backpropagation.normalization import NORMALIZATION_VJPS
 from attnbook.training.loss import checked_targets, cross_entropy_of
+from attnbook.transformers.feed_forward import FeedForwardWeights, GatedFeedForwardWeights
 from attnbook.transformers.transformer import check_tokens, logits_of, placed_tokens
 from attnbook.transformers.weights import TransformerWeights
 
@@ -177,8 +179,9 @@ def gradients(
     Raises
     ------
     TypeError
-        If `weights` is not a `TransformerWeights` or is in half precision, ids are not integers, a
-        mask is not boolean, or libraries differ.
+        If `weights` is not a `TransformerWeights` or is in half precision, a layer has another
+        attention than `MultiHeadWeights` or a mixture of experts, ids are not integers, a mask is
+        not boolean, or libraries differ.
     ValueError
         If `weights` has an encoder, an id is not in the vocabulary, shapes do not match, or
         `label_smoothing` is not from 0 to 1.
@@ -225,6 +228,10 @@ def _checked_mask(weights, inputs, target_mask, is_causal):
         raise TypeError(
             f"weights must be float32 or float64 to be trained, got {dtype_name(like.dtype)}"
         )
+    for layer in weights.decoder.layers:
+        check_part("self_attention", layer.self_attention, MultiHeadWeights)
+        networks = FeedForwardWeights, GatedFeedForwardWeights
+        check_part("feed_forward", layer.feed_forward, *networks)
     known = weights.target_embedding, weights.target_positions
     tokens = check_tokens("inputs", inputs, weights, *known, "target_embedding")
     attentions = [layer.self_attention for layer in weights.decoder.layers]
