@@ -14,7 +14,7 @@ from typing import Annotated
 import numpy as np
 
 from attnbook.arrays.arguments import check_bool, check_choice, check_floats, check_int, generator
-from attnbook.arrays.array import Array, array_namespace
+from attnbook.arrays.array import Array, array_namespace, to_accumulate
 from attnbook.arrays.projections import check_width, project, xavier
 from attnbook.arrays.weights import Weights, check_part
 from attnbook.transformers.activations import ACTIVATIONS
@@ -46,8 +46,8 @@ def mixture_of(x: Array, weights: "MixtureWeights", drop: Drop | None = None) ->
     )
     outputs = xp.take(outputs, xp.argsort(order, stable=True), axis=0)  # back to token by token
     outputs = xp.reshape(outputs, (rows.shape[0], k, weights.d_out))
-    mixed = xp.sum(outputs * xp.astype(shares, outputs.dtype, copy=False)[..., None], axis=1)
-    mixed = xp.reshape(mixed, (*x.shape[:-1], weights.d_out))
+    mixed = xp.sum(to_accumulate(outputs) * shares[..., None], axis=1)  # (m, d_out)
+    mixed = xp.reshape(xp.astype(mixed, x.dtype, copy=False), (*x.shape[:-1], weights.d_out))
     return mixed if weights.shared is None else mixed + feed_forward_of(x, weights.shared, drop)
 
 
