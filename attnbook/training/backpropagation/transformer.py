@@ -29,6 +29,8 @@ from attnbook.transformers.feed_forward import FeedForwardWeights, GatedFeedForw
 from attnbook.transformers.transformer import check_tokens, logits_of, placed_tokens
 from attnbook.transformers.weights import TransformerWeights
 
+NETWORK_KINDS = (FeedForwardWeights, GatedFeedForwardWeights)
+
 
 def transformer_with_vjp(
     inputs: Annotated[Array, "..."],
@@ -74,7 +76,12 @@ def transformer_with_vjp(
     norm, last = decoder.final_norm, x
     x = x if norm is None else NORMALIZED[type(norm)](x, norm)
 
+    logits = logits_of(x, weights)
+
     def vjp(grad_logits):
+        if weights.logit_cap is not None:
+            bounded = logits / weights.logit_cap
+            grad_logits = grad_logits * (1 - bounded * bounded)
         grad_x, grads = _logits_vjp(x, weights, grad_logits)
         grad_norm = None
         if norm is not None:
@@ -99,7 +106,7 @@ def transformer_with_vjp(
             grads["target_embedding"] = read if tied is None else read + tied
         return replace(weights, **grads)
 
-    return logits_of(x, weights), vjp
+    return logits, vjp
 
 
 def _logits_vjp(x, weights, grad_logits):
@@ -223,6 +230,14 @@ def _checked_mask(weights, inputs, target_mask, is_causal):
             "weights must be those of a decoder alone, got an encoder too; "
             "attnbook.training.train takes both and uses PyTorch's autograd"
         )
+    for i, layer in enumerate(weights.decoder.layers):
+        for name, known in (("self_attention", MultiHeadWeights), ("feed_forward", NETWORK_KINDS)):
+            part = getattr(layer, name)
+            if not isinstance(part, known):
+                raise TypeError(
+                    f"layers[{i}].{name} must be of a class with a backward pass by hand, got "
+                    f"{type(part).__name__}; attnbook.training.train uses PyTorch's autograd"
+                )
     like: Any = weights.any_array()
     if like is not None and accumulation_dtype(array_namespace(like), like.dtype) != like.dtype:
         raise TypeError(
@@ -232,8 +247,8 @@ def _checked_mask(weights, inputs, target_mask, is_causal):
         check_part("self_attention", layer.self_attention, MultiHeadWeights)
         networks = FeedForwardWeights, GatedFeedForwardWeights
         check_part("feed_forward", layer.feed_forward, *networks)
-    known = weights.target_embedding, weights.target_positions
-    tokens = check_tokens("inputs", inputs, weights, *known, "target_embedding")
+    tables = weights.target_embedding, weights.target_positions
+    tokens = check_tokens("inputs", inputs, weights, *tables, "target_embedding")
     attentions = [layer.self_attention for layer in weights.decoder.layers]
     check_head_mask("target_mask", target_mask, "inputs", inputs, tokens, tokens, attentions)
     positions = inputs[..., None] if weights.target_embedding is not None else inputs
