@@ -9,7 +9,7 @@ each expert computes its rows at once, and no token is computed by an expert tha
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -39,7 +39,8 @@ def mixture_of(x: Array, weights: "MixtureWeights", drop: Drop | None = None) ->
     choices = xp.reshape(experts, (-1,))
     order = xp.argsort(choices, stable=True)  # by expert, and by token within one
     inputs = xp.take(rows, order // k, axis=0)  # (m·k, d_model)
-    bounds = [int(i) for i in bounds_of(xp.take(choices, order), weights.n_experts)]
+    starts: Any = bounds_of(xp.take(choices, order), weights.n_experts)
+    bounds = [int(i) for i in starts]
     used = [e for e in range(weights.n_experts) if bounds[e + 1] > bounds[e]] or [0]
     outputs = xp.concat(
         [_expert(inputs[bounds[e] : bounds[e + 1], :], weights, e, drop) for e in used], axis=0

@@ -1,5 +1,6 @@
 """The two layouts of rotary positions: a model in one becomes the same model in the other."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -116,5 +117,8 @@ def _latent(weights: LatentWeights, change: Any) -> LatentWeights:
     return replace(weights, W_UQ=W_UQ, W_KR=change(weights.W_KR))
 
 
-REORDERED = {MultiHeadWeights: _heads, LatentWeights: _latent}
+REORDERED: dict[type, Callable[[Any, Any], Any]] = {
+    MultiHeadWeights: _heads,
+    LatentWeights: _latent,
+}
 """What reorders the features of each class of weights: ``REORDERED[type(weights)]``."""

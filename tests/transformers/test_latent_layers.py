@@ -238,12 +238,13 @@ def test_what_does_not_fit_says_so():
         ),
         "gradients(weights, prompt, prompt)": (
             TypeError,
-            "self_attention must be MultiHeadWeights, got LatentWeights",
+            "layers[0].self_attention must be of a class with a backward pass by hand, got "
+            "LatentWeights; attnbook.training.train uses PyTorch's autograd",
         ),
         "gradients(mixed, prompt, prompt)": (
             TypeError,
-            "feed_forward must be FeedForwardWeights or GatedFeedForwardWeights, "
-            "got MixtureWeights",
+            "layers[0].feed_forward must be of a class with a backward pass by hand, got "
+            "MixtureWeights; attnbook.training.train uses PyTorch's autograd",
         ),
     }
     for call, (kind, message) in table.items():

@@ -243,10 +243,6 @@ def _checked_mask(weights, inputs, target_mask, is_causal):
         raise TypeError(
             f"weights must be float32 or float64 to be trained, got {dtype_name(like.dtype)}"
         )
-    for layer in weights.decoder.layers:
-        check_part("self_attention", layer.self_attention, MultiHeadWeights)
-        networks = FeedForwardWeights, GatedFeedForwardWeights
-        check_part("feed_forward", layer.feed_forward, *networks)
     tables = weights.target_embedding, weights.target_positions
     tokens = check_tokens("inputs", inputs, weights, *tables, "target_embedding")
     attentions = [layer.self_attention for layer in weights.decoder.layers]
