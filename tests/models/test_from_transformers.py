@@ -61,7 +61,7 @@ def test_decoder_writes_what_theirs_generates(name, cache, library):
     np.testing.assert_array_equal(got, made[:, : got.shape[1]])
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama 3.1"])
+@pytest.mark.parametrize("name", WRITERS)
 def test_the_module_for_pytorch_takes_the_weights(name):
     model, ids = DECODERS[name](), torch.tensor(tokens())
     weights = from_transformers(model.state_dict(), model.config)
@@ -133,6 +133,9 @@ LLAMA = {
 }
 BERT = {**LLAMA, "model_type": "bert", "max_position_embeddings": 7, "type_vocab_size": 2}
 T5 = {"model_type": "t5", "vocab_size": 5, "d_model": 4, "d_kv": 3, "d_ff": 3, "num_heads": 2}
+GPT_OSS = LLAMA | {"model_type": "gpt_oss"}
+DEEPSEEK = LLAMA | {"model_type": "deepseek_v2", "num_experts_per_tok": 2}
+MIXTRAL = LLAMA | {"model_type": "mixtral", "num_key_value_heads": 2}
 UNTIED = GPT2 | {"tie_word_embeddings": False}
 
 
@@ -231,6 +234,43 @@ from_transformers({}, LLAMA | {"rope_parameters": {"rope_type": "llama3"}})
 from_transformers({}, LLAMA | {"rope_parameters": {"partial_rotary_factor": 0.5}})
     ValueError: config['rope_parameters']['partial_rotary_factor'] must be 1.0, the only one that
     attnbook has, got 0.5
+from_transformers({}, GPT_OSS | {"quantization_config": {"quant_method": "mxfp4"}})
+    ValueError: config['quantization_config'] must be None, because attnbook reads no quantised
+    tensors; load the model dequantised in transformers and save it, got 'mxfp4'
+from_transformers({}, GPT_OSS | {"swiglu_limit": 9.0})
+    ValueError: config['swiglu_limit'] must be 7.0, the only one that attnbook has, got 9.0
+from_transformers({}, GPT_OSS | {"layer_types": "full_attention"})
+    TypeError: config['layer_types'] must be a list, got str
+from_transformers({}, GPT_OSS | {"layer_types": ["full_attention", "full_attention"]})
+    ValueError: config['layer_types'] must have 1 entries, got 2
+from_transformers({}, GPT_OSS | {"layer_types": ["chunked_attention"]})
+    ValueError: config['layer_types'][0] must be one of full_attention, sliding_attention, got
+    'chunked_attention'
+from_transformers({}, GPT_OSS | {"sliding_window": None})
+    ValueError: config must have a sliding window for the layers of type 'sliding_attention', got
+    none
+from_transformers({}, LLAMA | {"model_type": "mistral", "layer_types": ["full_attention"]})
+    ValueError: config['layer_types'] must be None, the only one that attnbook has, got
+    ['full_attention']
+from_transformers({}, LLAMA | {"model_type": "gemma2", "use_bidirectional_attention": True})
+    ValueError: config['use_bidirectional_attention'] must be False, the only one that attnbook has,
+    got True
+from_transformers({}, LLAMA | {"model_type": "gemma3_text", "attn_logit_softcapping": 50.0})
+    ValueError: config['attn_logit_softcapping'] must be None, the only one that attnbook has, got
+    50.0
+from_transformers({}, DEEPSEEK | {"topk_method": "random"})
+    ValueError: config['topk_method'] must be one of greedy, group_limited_greedy, got 'random'
+from_transformers({}, DEEPSEEK | {"norm_topk_prob": True})
+    ValueError: config['norm_topk_prob'] must be False, the only one that attnbook has, got True
+from_transformers({}, DEEPSEEK | {"attention_bias": True})
+    ValueError: config['attention_bias'] must be False, the only one that attnbook has, got True
+from_transformers({}, DEEPSEEK | {"model_type": "deepseek_v3", "scoring_func": "softmax"})
+    ValueError: config['scoring_func'] must be 'sigmoid', the only one that attnbook has, got
+    'softmax'
+from_transformers({}, MIXTRAL)
+    ValueError: state_dict must have the 12 tensors that config describes, got embed_tokens.weight,
+    layers.0.input_layernorm.weight, layers.0.self_attn.q_proj.weight and 9 more missing and none
+    unknown
 from_transformers({}, BERT | {"position_embedding_type": "relative_key"})
     ValueError: config['position_embedding_type'] must be 'absolute', the only one that attnbook
     has, got 'relative_key'
