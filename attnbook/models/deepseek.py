@@ -70,7 +70,7 @@ def deepseek_v3(config: Config) -> Architecture:
     """Return the architecture of DeepSeek-V3 and R1, without the layers that predict further."""
     config = config.over(
         **{"n_shared_experts": 1, "n_routed_experts": 256, "moe_intermediate_size": 2048},
-        **{"n_group": 8, "topk_group": 4, "num_experts_per_tok": 8},
+        **{"n_group": 8, "topk_group": 4, "num_experts_per_tok": 8, "num_key_value_heads": 128},
     )
     config.only(scoring_func="sigmoid", topk_method="noaux_tc")
     n = config.size("num_hidden_layers", at_least=0)

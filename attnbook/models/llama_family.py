@@ -110,7 +110,10 @@ def qwen3(config: Config) -> Architecture:
 
 def phi3(config: Config) -> Architecture:
     """Return the architecture of Phi-3, 3.5 and 4-mini: fused matrices, partial rotation."""
-    config = config.over(rms_norm_eps=1e-5, rope_theta=10000.0)
+    config = config.over(
+        **{"rms_norm_eps": 1e-5, "rope_theta": 10000.0},
+        **{"max_position_embeddings": 4096, "original_max_position_embeddings": 4096},
+    )
     return llama_like(
         config,
         names.NAMES | names.FUSED,
