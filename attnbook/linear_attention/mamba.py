@@ -124,6 +124,11 @@ class Mamba2Weights(Weights):
         return self.W_V.shape[1] // self.n_heads
 
     @property
+    def d_query(self) -> int:
+        """Width of the tokens."""
+        return self.W_Q.shape[0]
+
+    @property
     def d_out(self) -> int:
         """Width of the output."""
         return self.W_O.shape[1]
