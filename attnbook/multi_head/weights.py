@@ -124,6 +124,11 @@ class MultiHeadWeights(Weights):
             )
 
     @property
+    def d_query(self) -> int:
+        """Width of the input `query`."""
+        return self.W_Q.shape[0]
+
+    @property
     def d_k(self) -> int:
         """Width of queries and keys inside each head."""
         return self.W_Q.shape[1] // self.n_heads

@@ -9,9 +9,11 @@ import numpy as np
 from attnbook.arrays.arguments import check_bool, check_choice, generator
 from attnbook.arrays.weights import Weights
 from attnbook.multi_head.weights import MultiHeadWeights
+from attnbook.normalization.normalization import NormWeights, first_norm
 from attnbook.transformers.feed_forward import FeedForwardWeights, GatedFeedForwardWeights
-from attnbook.transformers.normalization import NormWeights, first_norm
+from attnbook.transformers.networks import NetworkWeights
 from attnbook.transformers.residual import ORDERS
+from attnbook.transformers.self_attention import SelfAttentionWeights
 
 
 class Layer(Weights):
@@ -24,13 +26,13 @@ class Layer(Weights):
     of_memory: ClassVar[tuple[str, ...]] = ()
     positions: ClassVar[None] = None  # a layer alone has none of its own, as a stack may
 
-    self_attention: MultiHeadWeights
+    self_attention: SelfAttentionWeights
     norm: str
 
     @property
     def d_model(self) -> int:
         """Width of the tokens."""
-        return self.self_attention.W_Q.shape[0]
+        return self.self_attention.d_query
 
     @property
     def layers(self) -> tuple[Self, ...]:
@@ -49,8 +51,9 @@ class Layer(Weights):
                 f"{name} must have length {d_model} on its last axis, the width of the tokens "
                 f"that it is added to, got shape {shape}"
             )
-        for name, part in vars(self).items():
-            if isinstance(part, MultiHeadWeights) and part.d_out != d_model:
+        for name in ("self_attention", "cross_attention"):
+            part = getattr(self, name, None)
+            if part is not None and part.d_out != d_model:
                 raise ValueError(
                     f"{name} must have heads that join to width {d_model}, or a W_O, "
                     f"got {part.d_out}"
@@ -157,8 +160,8 @@ class EncoderLayerWeights(Layer):
     (16, 'pre')
     """
 
-    self_attention: MultiHeadWeights
-    feed_forward: FeedForwardWeights | GatedFeedForwardWeights
+    self_attention: SelfAttentionWeights
+    feed_forward: NetworkWeights
     self_attention_norm: NormWeights
     feed_forward_norm: NormWeights
     norm: str = "pre"
@@ -201,9 +204,9 @@ class DecoderLayerWeights(Layer):
 
     of_memory = ("cross_attention.d_key", "cross_attention.d_value")
 
-    self_attention: MultiHeadWeights
+    self_attention: SelfAttentionWeights
     cross_attention: MultiHeadWeights | None
-    feed_forward: FeedForwardWeights | GatedFeedForwardWeights
+    feed_forward: NetworkWeights
     self_attention_norm: NormWeights
     cross_attention_norm: NormWeights | None
     feed_forward_norm: NormWeights

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 
 from attnbook.arrays.array import Array, array_namespace, dtype_name
-from attnbook.transformers.normalization import NORMALIZED, NormWeights
+from attnbook.normalization.normalization import NORMALIZED, NormWeights
 
 ORDERS = ("pre", "post")
 

@@ -79,7 +79,7 @@ def options_of(
     return LayerOptions(mask, memory_mask, turn, bias, is_causal, drop, impl)
 
 
-def self_attention_of(
+def multi_head_self_attention_of(
     x: Array, weights: MultiHeadWeights, options: LayerOptions, keep: Keep | None = None
 ) -> Array:
     """Attend to `x` itself, and to the tokens before it that `keep` knows."""
@@ -94,3 +94,19 @@ def self_attention_of(
         impl=impl,
         is_causal=options.is_causal,
     )
+
+
+SelfAttentionWeights = MultiHeadWeights
+"""The weights that the self-attention of a layer may have.
+
+Each class has `n_heads` and `d_k`, which masks and positions must fit, and the widths `d_query` and
+`d_out` of the tokens that it reads and of what it returns.
+"""
+
+SELF_ATTENTIONS: dict[type, Callable[..., Array]] = {
+    MultiHeadWeights: multi_head_self_attention_of,
+}
+"""The function of each class of weights: ``SELF_ATTENTIONS[type(weights)](x, weights, options)``.
+
+Each also takes `keep`, the layer of a cache, or None.
+"""

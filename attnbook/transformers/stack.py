@@ -10,12 +10,12 @@ from attnbook.arrays.array import Array
 from attnbook.arrays.projections import check_width
 from attnbook.arrays.weights import Weights, check_part
 from attnbook.multi_head.masks import check_head_bias, check_head_mask
+from attnbook.normalization.normalization import NormWeights, first_norm
 from attnbook.positions.biases import Alibi, RelativeBias
 from attnbook.positions.piece import AttentionPositions
 from attnbook.positions.rotation import Rotary
 from attnbook.transformers.dropout import check_drop
 from attnbook.transformers.layer import DecoderLayerWeights, EncoderLayerWeights
-from attnbook.transformers.normalization import NormWeights, first_norm
 
 
 class Stack(Weights):

@@ -6,12 +6,12 @@ from functools import partial
 from typing import Annotated, Any
 
 from attnbook.arrays.array import Array
+from attnbook.normalization.normalization import NORMALIZED, NormWeights
 from attnbook.positions.piece import AttentionPositions
 from attnbook.training.backpropagation.attention import multi_head_with_vjp
 from attnbook.training.backpropagation.feed_forward import feed_forward_with_vjp
 from attnbook.training.backpropagation.normalization import NORMALIZATION_VJPS
 from attnbook.transformers.layer import DecoderLayerWeights
-from attnbook.transformers.normalization import NORMALIZED, NormWeights
 
 
 def residual_with_vjp(

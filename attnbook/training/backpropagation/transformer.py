@@ -15,6 +15,7 @@ from attnbook.arrays.array import (
 from attnbook.arrays.attention_arguments import and_causal
 from attnbook.arrays.weights import check_part
 from attnbook.multi_head.masks import check_head_mask
+from attnbook.normalization.normalization import NORMALIZED
 from attnbook.positions.biases import RelativeBias
 from attnbook.positions.piece import AttentionPositions
 from attnbook.positions.rotation import Rotary
@@ -23,7 +24,6 @@ from attnbook.training.backpropagation.linear import embed_vjp, linear_vjp, summ
 from attnbook.training.backpropagation.loss import cross_entropy_vjp
 from attnbook.training.backpropagation.normalization import NORMALIZATION_VJPS
 from attnbook.training.loss import checked_targets, cross_entropy_of
-from attnbook.transformers.normalization import NORMALIZED
 from attnbook.transformers.transformer import check_tokens, logits_of, placed_tokens
 from attnbook.transformers.weights import TransformerWeights
 
