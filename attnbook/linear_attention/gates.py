@@ -60,6 +60,14 @@ def root_mean_square_of(x: Array, epsilon: float) -> Array:
     return x / xp.sqrt(xp.mean(x * x, axis=-1, keepdims=True) + epsilon)
 
 
+def only_shown(x: Array, shown: Array | None) -> Array:
+    """Return `x` (..., n, d) with zeros at the tokens that the mask `shown` (..., n) hides."""
+    if shown is None:
+        return x
+    xp = array_namespace(x)
+    return xp.where(shown[..., None], x, xp.zeros_like(x))
+
+
 def mixed_of(
     x: Array, filters: Array | None, bias: Array | None, before: Array | None
 ) -> tuple[Array, Array]:

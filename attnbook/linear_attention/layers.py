@@ -24,6 +24,7 @@ from attnbook.linear_attention.gates import (
     first_decays,
     first_filters,
     mixed_of,
+    only_shown,
     root_mean_square_of,
     sigmoid_of,
     silu_of,
@@ -210,13 +211,14 @@ class LinearAttentionWeights(Weights):
 
 
 def linear_attention_of(
-    x: Array, weights: LinearAttentionWeights, past: LayerState | None, impl: Impl = "chunkwise"
+    x: Array, weights: LinearAttentionWeights, past: LayerState | None, impl: Impl = "chunkwise", *, shown: Array | None = None,
 ) -> tuple[Array, LayerState]:
     xp, keys = array_namespace(x), weights.W_Q.shape[1]
+    x = only_shown(x, shown)
     mixed = [project(x, matrix) for matrix in (weights.W_Q, weights.W_K, weights.W_V)]
     before = None if past is None else past.inputs
     y, inputs = mixed_of(xp.concat(mixed, axis=-1), weights.filters, None, before)
-    y = to_accumulate(y)
+    y = only_shown(to_accumulate(y), shown)
     query = split_heads_of(y[..., :keys], weights.n_key_heads)
     key = split_heads_of(y[..., keys : 2 * keys], weights.n_key_heads)
     value = split_heads_of(y[..., 2 * keys :], weights.n_heads)

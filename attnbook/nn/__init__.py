@@ -10,6 +10,7 @@ from attnbook.nn.feed_forward import FeedForward, GatedFeedForward
 from attnbook.nn.layers import DecoderLayer, EncoderLayer
 from attnbook.nn.normalization import LayerNorm, RMSNorm
 from attnbook.nn.positions import RelativeBias
+from attnbook.nn.states import LinearAttention, Mamba2
 from attnbook.nn.transformer import Decoder, Encoder, Transformer
 
 __all__ = [
@@ -21,6 +22,8 @@ __all__ = [
     "FeedForward",
     "GatedFeedForward",
     "LayerNorm",
+    "LinearAttention",
+    "Mamba2",
     "MultiHeadAttention",
     "RMSNorm",
     "RelativeBias",
