@@ -161,7 +161,9 @@ class HybridCache(KVCache):
 
     def keep_state(self, layer: int, state: tuple[Array, ...], m: int) -> None:
         """Raise TypeError: every layer of this cache looks keys up."""
-        raise TypeError(f"layer must keep keys and values for a HybridCache, got {layer} of a state")
+        raise TypeError(
+            f"layer must keep keys and values for a HybridCache, got {layer} of a state"
+        )
 
     def attend(
         self, layer: int, query: Annotated[Array, "... m d_k"], *, scale: float

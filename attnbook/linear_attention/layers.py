@@ -211,7 +211,12 @@ class LinearAttentionWeights(Weights):
 
 
 def linear_attention_of(
-    x: Array, weights: LinearAttentionWeights, past: LayerState | None, impl: Impl = "chunkwise", *, shown: Array | None = None,
+    x: Array,
+    weights: LinearAttentionWeights,
+    past: LayerState | None,
+    impl: Impl = "chunkwise",
+    *,
+    shown: Array | None = None,
 ) -> tuple[Array, LayerState]:
     xp, keys = array_namespace(x), weights.W_Q.shape[1]
     x = only_shown(x, shown)

@@ -187,7 +187,12 @@ class Mamba2Weights(Weights):
 
 
 def mamba2_of(
-    x: Array, weights: Mamba2Weights, past: LayerState | None, impl: Impl = "chunkwise", *, shown: Array | None = None,
+    x: Array,
+    weights: Mamba2Weights,
+    past: LayerState | None,
+    impl: Impl = "chunkwise",
+    *,
+    shown: Array | None = None,
 ) -> tuple[Array, LayerState]:
     xp, keys = array_namespace(x), weights.W_Q.shape[1]
     x = only_shown(x, shown)

@@ -34,6 +34,18 @@ class LinearAttention(WeightsModule, kind=LinearAttentionWeights):
     (torch.Size([3, 5, 8]), torch.Size([3, 2, 4, 4]))
     """
 
+    W_Q: torch.Tensor
+    W_K: torch.Tensor
+    W_V: torch.Tensor
+    W_O: torch.Tensor
+    W_gate: torch.Tensor | None
+    W_beta: torch.Tensor | None
+    W_decay: torch.Tensor | None
+    A_log: torch.Tensor | None
+    dt_bias: torch.Tensor | None
+    filters: torch.Tensor | None
+    gain: torch.Tensor | None
+
     def forward(self, x: Array, past: LayerState | None = None) -> tuple[Array, LayerState]:
         """Return `linear_attention_layer`, in chunks."""
         return linear_attention_layer(x, self.weights, past)
