@@ -5,10 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 from attnbook.arrays.arguments import check_bool
-from attnbook.arrays.array import Array
+from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.weights import check_part
+from attnbook.multi_head.heads import merge_heads_of, split_heads_of
+from attnbook.multi_head.latent_weights import LatentWeights
 from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.positions.rotation import Rotary, to_halves, to_interleaved
+from attnbook.transformers.self_attention import STATES
 from attnbook.transformers.stack import DecoderWeights, EncoderWeights
 from attnbook.transformers.weights import TransformerWeights
 
@@ -28,8 +31,9 @@ def rotary_layout(weights: Any, *, interleaved: bool) -> Any:
     Returns
     -------
     weights of the same class
-        The columns of W_Q and W_K, their biases and their norms are reordered within each head, and
-        `positions` records the new layout. Queries and keys have the same dot products as before,
+        The columns of W_Q and W_K, their biases and their norms are reordered within each head (of
+        `LatentWeights`, those of W_UQ and W_KR that are rotated), and `positions` records the new
+        layout. Queries and keys have the same dot products as before,
         so every output is the same up to the order in which the products are summed. Weights that
         already have the layout are returned unchanged.
 
@@ -79,6 +83,10 @@ def _stack(weights: Any, positions: Any, interleaved: bool) -> Any:
 
 def _layer(layer: Any, change: Callable[..., Array], width: int | None) -> Any:
     heads, new = layer.self_attention, {}
+    if isinstance(heads, LatentWeights):
+        return replace(layer, self_attention=_latent(heads, change, width))
+    if type(heads) in STATES:  # which has no positions
+        return layer
     check_part("self_attention", heads, MultiHeadWeights)
     for letter, n in (("Q", heads.n_heads), ("K", heads.n_kv_heads)):
         for name in (f"W_{letter}", f"b_{letter}"):
@@ -90,3 +98,12 @@ def _layer(layer: Any, change: Callable[..., Array], width: int | None) -> Any:
             parts = {part: change(x, width=width) for part, x in norm.arrays().items()}
             new[name] = replace(norm, **parts)
     return replace(layer, self_attention=replace(heads, **new))
+
+
+def _latent(weights: LatentWeights, change: Callable[..., Array], width: int | None) -> Any:
+    """Reorder the columns that make the rotated part of the queries, and the shared key."""
+    xp, d = array_namespace(weights.W_UQ), weights.d_nope
+    heads = split_heads_of(weights.W_UQ, weights.n_heads)  # (h, r_q, d_nope + d_rope)
+    rotated = change(heads[..., d:], width=width)
+    W_UQ = merge_heads_of(xp.concat([heads[..., :d], rotated], axis=-1))
+    return replace(weights, W_UQ=W_UQ, W_KR=change(weights.W_KR, width=width))

@@ -10,6 +10,8 @@ from attnbook.linear_attention.gates import LayerState
 from attnbook.linear_attention.layers import LinearAttentionWeights, linear_attention_of
 from attnbook.linear_attention.mamba import Mamba2Weights, mamba2_of
 from attnbook.multi_head.attention import Turn, attend, keys_and_values
+from attnbook.multi_head.latent import attend_to_latents, latents_of
+from attnbook.multi_head.latent_weights import LatentWeights
 from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.positions.rotation import rotation
 
@@ -143,7 +145,29 @@ def with_scores(layers: Sequence[Any]) -> list[Any]:
     return [attention for attention in attentions if type(attention) not in STATES]
 
 
-SelfAttentionWeights = MultiHeadWeights
+def latent_self_attention_of(
+    x: Array, weights: LatentWeights, options: LayerOptions, keep: Keep | None = None
+) -> Array:
+    """Attend to `x` itself, and to the tokens before it of which `keep` has the latents."""
+    latents, impl = latents_of(x, weights, options.turn), options.impl
+    if keep is not None:
+        if keep.cache.impl_for(keep.layer, impl) is not impl:  # it would read keys as they are
+            raise ValueError(
+                "cache must leave the choice of impl to latent attention, "
+                f"got {type(keep.cache).__name__}"
+            )
+        latents = keep.cache.append(keep.layer, *latents)
+    return attend_to_latents(
+        *(x, latents, weights, options.mask),
+        turn=options.turn,
+        bias=options.bias,
+        impl=impl,
+        is_causal=options.is_causal,
+        form="full" if keep is None else "absorbed",
+    )
+
+
+SelfAttentionWeights = MultiHeadWeights | LatentWeights
 """The weights that the self-attention of a layer may have.
 
 Each class has `n_heads` and `d_k`, which masks and positions must fit, and the widths `d_query` and
@@ -153,6 +177,7 @@ Each class has `n_heads` and `d_k`, which masks and positions must fit, and the 
 SELF_ATTENTIONS: dict[type, Callable[..., Array]] = {
     MultiHeadWeights: multi_head_self_attention_of,
     **dict.fromkeys(STATES, state_self_attention_of),
+    LatentWeights: latent_self_attention_of,
 }
 """The function of each class of weights: ``SELF_ATTENTIONS[type(weights)](x, weights, options)``.
 
