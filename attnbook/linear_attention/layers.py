@@ -56,7 +56,7 @@ class LinearAttentionWeights(Weights):
         The log-decay of each token is :math:`-e^{A}\operatorname{softplus}(x W_{decay} + dt)`.
     filters : array, shape (width, 2·h_k·d_k + h·d_v), optional
         The filters of `short_convolution` over queries, keys and values side by side.
-    gain : array, shape (d_v,), optional
+    norm_gain : array, shape (d_v,), optional
         Of the root-mean-square normalisation of what each head reads; not normalised without it.
     n_heads : int
         Number of states h, each with values of its own.
@@ -92,7 +92,7 @@ class LinearAttentionWeights(Weights):
     A_log: Annotated[Array, "h"] | None = None
     dt_bias: Annotated[Array, "h"] | None = None
     filters: Annotated[Array, "width channels"] | None = None
-    gain: Annotated[Array, "d_v"] | None = None
+    norm_gain: Annotated[Array, "d_v"] | None = None
     n_heads: int = field(kw_only=True)
     n_key_heads: int = field(default=None, kw_only=True)  # type: ignore[assignment]
     unit: bool = field(default=True, kw_only=True)
@@ -121,7 +121,7 @@ class LinearAttentionWeights(Weights):
                 **dict.fromkeys(("W_beta", "W_decay"), (d_model, self.n_heads)),
                 **dict.fromkeys(("A_log", "dt_bias"), (self.n_heads,)),
                 "filters": (None, channels),
-                "gain": (self.d_v,),
+                "norm_gain": (self.d_v,),
             },
         )
 
@@ -203,7 +203,7 @@ class LinearAttentionWeights(Weights):
         if width is not None:
             channels = 2 * keys + values
             made["filters"] = first_filters(rng, check_int("width", width, 1), channels)
-        made["gain"] = np.ones(values // n_heads)
+        made["norm_gain"] = np.ones(values // n_heads)
         return cls(**made, n_heads=n_heads, n_key_heads=groups, unit=unit)
 
 
@@ -239,8 +239,8 @@ def linear_attention_of(
     state = None if past is None else past.state
     tokens = check_tokens(query / math.sqrt(weights.d_k), key, value, log_decay, state, beta)
     output, state = output_and_state(tokens, query, impl)
-    if weights.gain is not None:
-        output = root_mean_square_of(output, weights.epsilon) * to_accumulate(weights.gain)
+    if weights.norm_gain is not None:
+        output = root_mean_square_of(output, weights.epsilon) * to_accumulate(weights.norm_gain)
     output = merge_heads_of(output)
     if weights.W_gate is not None:
         output = output * silu_of(to_accumulate(project(x, weights.W_gate)))

@@ -59,7 +59,7 @@ class Mamba2Weights(Weights):
     filters : array, shape (width, 2·h_k·d_k + h·d_v)
         The filters of `short_convolution` over queries, keys and values side by side.
     filter_bias : array, shape (2·h_k·d_k + h·d_v,), optional
-    gain : array, shape (h·d_v,)
+    norm_gain : array, shape (h·d_v,)
         Of the root-mean-square normalisation after the gate, over the heads that share keys.
     n_heads, n_key_heads : int
         h and h_k, which Mamba calls groups; h_k must divide h and is 1 by default.
@@ -90,7 +90,7 @@ class Mamba2Weights(Weights):
     skip: Annotated[Array, "h"]
     filters: Annotated[Array, "width channels"]
     filter_bias: Annotated[Array, "channels"] | None
-    gain: Annotated[Array, "hd_v"]
+    norm_gain: Annotated[Array, "hd_v"]
     n_heads: int = field(kw_only=True)
     n_key_heads: int = field(default=1, kw_only=True)
     epsilon: float = field(default=1e-5, kw_only=True)
@@ -110,7 +110,7 @@ class Mamba2Weights(Weights):
                 **{"W_K": (d_model, keys), "W_V": (d_model, values), "W_O": (values, d_model)},
                 **{"W_gate": (d_model, values), "W_step": (d_model, self.n_heads)},
                 **dict.fromkeys(("A_log", "dt_bias", "skip"), (self.n_heads,)),
-                **{"filters": (None, channels), "filter_bias": (channels,), "gain": (values,)},
+                **{"filters": (None, channels), "filter_bias": (channels,), "norm_gain": (values,)},
             },
         )
 
@@ -179,7 +179,7 @@ class Mamba2Weights(Weights):
         made["A_log"], made["dt_bias"] = first_decays(rng, n_heads)
         made["filters"] = first_filters(rng, width, 2 * keys + values)
         made["filter_bias"] = np.zeros(2 * keys + values)
-        made["skip"], made["gain"] = np.ones(n_heads), np.ones(values)
+        made["skip"], made["norm_gain"] = np.ones(n_heads), np.ones(values)
         return cls(**made, n_heads=n_heads, n_key_heads=n_key_heads)
 
 
@@ -216,7 +216,7 @@ def mamba2_of(
     output = merge_heads_of(output) * silu_of(to_accumulate(project(x, weights.W_gate)))
     groups = (*output.shape[:-1], weights.n_key_heads, output.shape[-1] // weights.n_key_heads)
     normed = root_mean_square_of(xp.reshape(output, groups), weights.epsilon)
-    output = xp.reshape(normed, output.shape) * to_accumulate(weights.gain)
+    output = xp.reshape(normed, output.shape) * to_accumulate(weights.norm_gain)
     output = project(xp.astype(output, x.dtype, copy=False), weights.W_O)
     return output, LayerState(state, inputs)
 

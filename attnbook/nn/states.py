@@ -20,7 +20,7 @@ class LinearAttention(WeightsModule, kind=LinearAttentionWeights):
     Attributes
     ----------
     W_Q, W_K, W_V, W_O : torch.nn.Parameter
-    W_gate, W_beta, W_decay, A_log, dt_bias, filters, gain : torch.nn.Parameter or None
+    W_gate, W_beta, W_decay, A_log, dt_bias, filters, norm_gain : torch.nn.Parameter or None
         Have the shapes in `LinearAttentionWeights`. The state dict has exactly these names.
     n_heads, n_key_heads : int
     unit : bool
@@ -44,7 +44,7 @@ class LinearAttention(WeightsModule, kind=LinearAttentionWeights):
     A_log: torch.Tensor | None
     dt_bias: torch.Tensor | None
     filters: torch.Tensor | None
-    gain: torch.Tensor | None
+    norm_gain: torch.Tensor | None
 
     def forward(self, x: Array, past: LayerState | None = None) -> tuple[Array, LayerState]:
         """Return `linear_attention_layer`, in chunks."""
@@ -61,7 +61,8 @@ class Mamba2(WeightsModule, kind=Mamba2Weights):
 
     Attributes
     ----------
-    W_Q, W_K, W_V, W_O, W_gate, W_step, A_log, dt_bias, skip, filters, gain : torch.nn.Parameter
+    W_Q, W_K, W_V, W_O, W_gate, W_step : torch.nn.Parameter
+    A_log, dt_bias, skip, filters, norm_gain : torch.nn.Parameter
     filter_bias : torch.nn.Parameter or None
         Have the shapes in `Mamba2Weights`. The state dict has exactly these names.
     n_heads, n_key_heads : int

@@ -77,6 +77,12 @@ DECODERS = {
     ),
     "qwen3": partial(tiny_models.decoder, "Qwen3"),
     "qwen3 moe": partial(tiny_models.decoder, "Qwen3Moe"),
+    "qwen3-next": partial(tiny_models.decoder, "Qwen3Next", spread=0.7),
+    "qwen3-next, dense": partial(
+        *(tiny_models.decoder, "Qwen3Next"),
+        **{"mlp_only_layers": [0, 1, 2], "num_hidden_layers": 3, "norm_topk_prob": False},
+        layer_types=["full_attention", "linear_attention", "linear_attention"],
+    ),
     "gpt-oss": partial(tiny_models.decoder, "GptOss"),
     "gpt-oss, yarn": partial(
         tiny_models.decoder, "GptOss", rope_parameters=THETA | YARN | MORE, attention_bias=False
@@ -99,6 +105,7 @@ DECODERS = {
 
 WRITERS = (
     *("gpt2", "llama 3.1", "mistral", "mixtral", "qwen2, windows", "qwen3", "qwen3 moe"),
+    "qwen3-next",
     *("phi3, long", "phi3, short", "gpt-oss", "deepseek 2", "deepseek 3, yarn"),
 )
 """Those that write, too: one of each architecture."""
