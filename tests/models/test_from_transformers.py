@@ -77,11 +77,11 @@ DECODERS = {
     ),
     "qwen3": partial(tiny_models.decoder, "Qwen3"),
     "qwen3 moe": partial(tiny_models.decoder, "Qwen3Moe"),
-    "qwen3-next": partial(tiny_models.decoder, "Qwen3Next", spread=0.7),
+    "qwen3-next": partial(tiny_models.decoder, "Qwen3Next", spread=0.4),
     "qwen3-next, dense": partial(
         *(tiny_models.decoder, "Qwen3Next"),
-        **{"mlp_only_layers": [0, 1, 2], "num_hidden_layers": 3, "norm_topk_prob": False},
-        layer_types=["full_attention", "linear_attention", "linear_attention"],
+        **{"mlp_only_layers": [0, 1, 2], "num_hidden_layers": 2, "spread": 0.4},
+        layer_types=["full_attention", "linear_attention"],
     ),
     "gpt-oss": partial(tiny_models.decoder, "GptOss"),
     "gpt-oss, yarn": partial(

@@ -126,6 +126,8 @@ def written(make: Any, ids: np.ndarray, n: int, **given: Any) -> tuple[Any, np.n
 
 def bound_of(name: str, dtype: str) -> float:
     """Return how far ours may be from theirs: Llama and T5 themselves normalise in float32."""
+    if name.startswith("qwen3-next") and dtype == "float32":
+        return 5e-5  # small vectors get length 1, and what is rounded of them grows
     return 1e-12 if dtype == "float64" and name.startswith(("gpt2", "bert")) else 1e-5
 
 
