@@ -231,6 +231,14 @@ def public_calls():
         linear_attention.kernel_attention: {"query": q, "key": q, "value": v[:3]},
         linear_attention.elu_plus_one: {"x": q},
         linear_attention.short_convolution: {"x": q, "filters": np.ones((2, 5))},
+        linear_attention.linear_attention_layer: {
+            **{"x": x, "weights": linear_attention.LinearAttentionWeights.init(0, 4, 2)},
+            "impl": "reference",
+        },
+        linear_attention.mamba2_layer: {
+            **{"x": x, "weights": linear_attention.Mamba2Weights.init(0, 4, 2, 3)},
+            "impl": "chunkwise",
+        },
         sketch.plan: {
             **{"n": 100, "delta": 0.1, "d_avg": 0.5, "n_tables": 2},
             **{"n_projections": 1, "max_bytes": 1e6},

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from attnbook.arrays.arguments import check_int
 from attnbook.arrays.array import Array, array_namespace
-from attnbook.decoding.kv_cache import BLOCK, KVCache, _moved, gather
+from attnbook.decoding.kv_cache import BLOCK, KVCache, gather, moved
 from attnbook.decoding.quantization import (
     Quantized,
     check_bits,
@@ -148,7 +148,7 @@ class QuantizedCache(KVCache):
 
     def _keep(self, layer, newest):
         n = newest[0].shape[-2]
-        self._rooms[layer] = _moved(newest, n, self.block)
+        self._rooms[layer] = moved(newest, n, self.block)
         self._lengths[layer] = n
 
     def truncate(self, n: int) -> None:

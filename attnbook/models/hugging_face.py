@@ -10,25 +10,28 @@ from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.weights import some
 from attnbook.models.architecture import Config, starred
 from attnbook.models.bert_names import bert
-from attnbook.models.gpt2_names import gpt2
 from attnbook.models.deepseek import deepseek_v2, deepseek_v3
+from attnbook.models.gpt2_names import gpt2
 from attnbook.models.llama_family import gemma2, gemma3, llama, mistral, phi3, qwen2, qwen3
 from attnbook.models.mixtures import gpt_oss, mixtral, qwen3_moe
+from attnbook.models.qwen3_next import qwen3_next
 from attnbook.models.t5_names import t5
 
 ARCHITECTURES = {
     **{"bert": bert, "gpt2": gpt2, "t5": t5},
     **{"llama": llama, "mistral": mistral, "mixtral": mixtral, "phi3": phi3},
-    **{"qwen2": qwen2, "qwen3": qwen3, "qwen3_moe": qwen3_moe},
+    **{"qwen2": qwen2, "qwen3": qwen3, "qwen3_moe": qwen3_moe, "qwen3_next": qwen3_next},
     **{"gemma2": gemma2, "gemma3_text": gemma3, "gpt_oss": gpt_oss},
     **{"deepseek_v2": deepseek_v2, "deepseek_v3": deepseek_v3},
 }
 """The architectures that `from_transformers` knows, by ``config["model_type"]``."""
 
 ROW = re.compile(
-    r"(?P<name>.+?)(\[(?P<part>\d)/(?P<parts>[\w+]+)( per (?P<groups>\w+))?\])?(?P<transposed>\.T)?"
+    r"(?P<name>.+?)(?P<squeezed>\[:, 0\])?"
+    r"(\[(?P<part>\d)/(?P<parts>[\w+]+)( per (?P<groups>\w+))?\])?(?P<transposed>\.T)?"
 )
-"""A name on the Hub, the part of the tensor that is meant, and whether it has shape (out, in)."""
+"""A name on the Hub, whether an axis of length 1 is dropped, the part of the tensor that is meant,
+and whether it has shape (out, in)."""
 
 
 def from_transformers(state_dict: Mapping[str, Array], config: Any) -> Any:
@@ -219,13 +222,14 @@ def _built(architecture, kind, path, rows, tensors):
     return kind(**fields)
 
 
-def _array(tensors, size, shape, names, stacked, part, parts, groups, transposed):
+def _array(tensors, size, shape, names, stacked, squeezed, part, parts, groups, transposed):
     """Return the array of this shape that a row of the names describes, or raise.
 
     `size` gives the length of an axis by its letter.
     """
     if stacked:
-        row = {"stacked": False, "part": part, "parts": parts, "groups": groups}
+        row = {"part": part, "parts": parts, "groups": groups, "squeezed": squeezed}
+        row["stacked"] = False
         one = partial(_array, tensors, size, shape[1:], **row, transposed=transposed)
         experts = [one(names=[name]) for name in names]
         return array_namespace(experts[0]).stack(experts)
@@ -234,12 +238,14 @@ def _array(tensors, size, shape, names, stacked, part, parts, groups, transposed
     *leading, last = shape
     wanted = (*leading, n_groups * sum(widths) if widths else last)
     wanted = (*wanted[:-2], wanted[-1], wanted[-2]) if transposed else wanted
+    wanted = (wanted[0], 1, wanted[1]) if squeezed else wanted
     x = tensors[name]
     if tuple(x.shape) != wanted:
         raise ValueError(
             f"{_entry(name)} must have shape {wanted} to match config, got {tuple(x.shape)}"
         )
     xp = array_namespace(x)
+    x = x[:, 0, :] if squeezed else x
     x = xp.matrix_transpose(x) if transposed else x
     if not widths:
         return x

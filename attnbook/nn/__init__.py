@@ -12,6 +12,7 @@ from attnbook.nn.layers import DecoderLayer, EncoderLayer
 from attnbook.nn.mixture import MixtureOfExperts, Router
 from attnbook.nn.normalization import LayerNorm, RMSNorm
 from attnbook.nn.positions import RelativeBias
+from attnbook.nn.states import LinearAttention, Mamba2
 from attnbook.nn.transformer import Decoder, Encoder, Transformer
 
 __all__ = [
@@ -24,6 +25,8 @@ __all__ = [
     "GatedFeedForward",
     "LatentAttention",
     "LayerNorm",
+    "LinearAttention",
+    "Mamba2",
     "MixtureOfExperts",
     "MultiHeadAttention",
     "RMSNorm",

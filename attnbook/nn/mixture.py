@@ -67,6 +67,7 @@ class MixtureOfExperts(WeightsModule, kind=MixtureWeights):
     b_gate, b_1, b_2 : torch.nn.Parameter or None, shapes (E, d_ff), (E, d_ff) and (E, d_out)
         The state dict has exactly these names, and ``router.W``, ``shared.W_1`` and so on.
     shared : GatedFeedForward or None
+    shared_gate : torch.nn.Parameter or None, shape (d_model, 1)
     activation : str
 
     Examples
@@ -84,6 +85,7 @@ class MixtureOfExperts(WeightsModule, kind=MixtureWeights):
     b_1: torch.Tensor | None
     b_2: torch.Tensor | None
     shared: GatedFeedForward | None
+    shared_gate: torch.Tensor | None
     activation: str
 
     def forward(self, x: Array) -> Array:

@@ -14,7 +14,7 @@ from attnbook.positions.rotation import Rotary
 from attnbook.transformers.feed_forward import FeedForwardWeights, GatedFeedForwardWeights
 from attnbook.transformers.networks import NetworkWeights
 from attnbook.transformers.residual import ORDERS
-from attnbook.transformers.self_attention import SelfAttentionWeights
+from attnbook.transformers.self_attention import SelfAttentionWeights, StateWeights
 
 
 class Layer(Weights):
@@ -27,7 +27,7 @@ class Layer(Weights):
     of_memory: ClassVar[tuple[str, ...]] = ()
     positions: ClassVar[None] = None  # a layer alone has none of its own, as a stack may
 
-    self_attention: SelfAttentionWeights
+    self_attention: SelfAttentionWeights | StateWeights
     norm: str
 
     @property
@@ -178,8 +178,8 @@ class DecoderLayerWeights(Layer):
 
     Attributes
     ----------
-    self_attention : MultiHeadWeights or LatentWeights
-        From d_model to d_model.
+    self_attention : MultiHeadWeights, LatentWeights, LinearAttentionWeights or Mamba2Weights
+        From d_model to d_model. The last two keep a state and are causal whatever the mask.
     cross_attention : MultiHeadWeights, optional
         Its queries and its output have width d_model, its keys and values the width of the memory.
         Without it, the layer attends only to its own tokens, as in a language model.
@@ -212,7 +212,7 @@ class DecoderLayerWeights(Layer):
     of_memory = ("cross_attention.d_key", "cross_attention.d_value")
     undrawn = ("rotary", "self_attention_post_norm", "feed_forward_post_norm")
 
-    self_attention: SelfAttentionWeights
+    self_attention: SelfAttentionWeights | StateWeights
     cross_attention: MultiHeadWeights | None
     feed_forward: NetworkWeights
     self_attention_norm: NormWeights

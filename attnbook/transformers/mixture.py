@@ -17,6 +17,7 @@ from attnbook.arrays.arguments import check_bool, check_choice, check_floats, ch
 from attnbook.arrays.array import Array, array_namespace, to_accumulate
 from attnbook.arrays.projections import check_width, project, xavier
 from attnbook.arrays.weights import Weights, check_part
+from attnbook.linear_attention.gates import sigmoid_of
 from attnbook.transformers.activations import ACTIVATIONS
 from attnbook.transformers.feed_forward import GatedFeedForwardWeights, feed_forward_of
 from attnbook.transformers.router import RouterWeights, bounds_of, route_of
@@ -49,7 +50,12 @@ def mixture_of(x: Array, weights: "MixtureWeights", drop: Drop | None = None) ->
     outputs = xp.reshape(outputs, (rows.shape[0], k, weights.d_out))
     mixed = xp.sum(to_accumulate(outputs) * shares[..., None], axis=1)  # (m, d_out)
     mixed = xp.reshape(xp.astype(mixed, x.dtype, copy=False), (*x.shape[:-1], weights.d_out))
-    return mixed if weights.shared is None else mixed + feed_forward_of(x, weights.shared, drop)
+    if weights.shared is None:
+        return mixed
+    shared = feed_forward_of(x, weights.shared, drop)
+    if weights.shared_gate is not None:
+        shared = shared * sigmoid_of(project(x, weights.shared_gate))
+    return mixed + shared
 
 
 def _expert(x: Array, weights: "MixtureWeights", e: int, drop: Drop | None) -> Array:
@@ -94,6 +100,8 @@ class MixtureWeights(Weights):
     shared : GatedFeedForwardWeights, optional
         The shared expert, which every token uses with weight 1. Several shared experts are one, of
         which the hidden layers are concatenated.
+    shared_gate : array, shape (d_model, 1), optional
+        With it, the output of the shared expert is multiplied by σ(x shared_gate), as in Qwen.
     activation : str
         ``"silu"``, ``"gelu"``, ``"gelu_tanh"``, ``"relu"``, or ``"clamped_swiglu"`` of gpt-oss:
         g σ(1.702 g) (u + 1) with g = min(x W_gate, 7) and u = x W_1 clamped to ±7.
@@ -121,6 +129,7 @@ class MixtureWeights(Weights):
     b_1: Annotated[Array, "E d_ff"] | None = None
     b_2: Annotated[Array, "E d_out"] | None = None
     shared: GatedFeedForwardWeights | None = None
+    shared_gate: Annotated[Array, "d_model one"] | None = None
     activation: str = "silu"
 
     def __post_init__(self) -> None:
@@ -130,7 +139,7 @@ class MixtureWeights(Weights):
             raise ValueError(f"W_2 must have 3 axes, got shape {tuple(self.W_2.shape)}")
         d_model, n_experts = self.router.W.shape
         d_ff, d_out = self.W_2.shape[1:]
-        sizes = {"E": n_experts, "d_model": d_model, "d_ff": d_ff, "d_out": d_out}
+        sizes = {"E": n_experts, "d_model": d_model, "d_ff": d_ff, "d_out": d_out, "one": 1}
         for name, letters in self.axis_letters.items():
             x, shape = getattr(self, name), tuple(sizes[letter] for letter in letters)
             if x is not None and tuple(x.shape) != shape:
@@ -138,6 +147,8 @@ class MixtureWeights(Weights):
                     f"{name} must have shape {shape} to match the router and W_2, "
                     f"got {tuple(x.shape)}"
                 )
+        if self.shared is None and self.shared_gate is not None:
+            raise ValueError("shared_gate must be None where there is no shared expert")
         if (shared := self.shared) is not None:
             own = (shared.W_1.shape[0], shared.W_2.shape[1])
             if own != (d_model, d_out):

@@ -12,6 +12,7 @@ from attnbook.multi_head.heads import merge_heads_of, split_heads_of
 from attnbook.multi_head.latent_weights import LatentWeights
 from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.positions.rotation import Rotary, to_halves, to_interleaved
+from attnbook.transformers.self_attention import STATES
 from attnbook.transformers.stack import DecoderWeights, EncoderWeights
 from attnbook.transformers.weights import TransformerWeights
 
@@ -86,6 +87,8 @@ def _stack(weights: Any, positions: Any, interleaved: bool) -> Any:
 
 
 def _layer(layer: Any, rotary: Rotary, interleaved: bool) -> Any:
+    if type(layer.self_attention) in STATES:  # which has no positions
+        return layer
     change = partial(to_interleaved if interleaved else to_halves, width=rotary.width)
     check_part("self_attention", layer.self_attention, *REORDERED)
     heads = REORDERED[type(layer.self_attention)](layer.self_attention, change)

@@ -1,11 +1,14 @@
 """Self-attention inside a layer: where its tokens stand, who may see whom, and who attends."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from attnbook.arrays.array import Array
 from attnbook.kernels import REFERENCE, Impl
+from attnbook.linear_attention.gates import LayerState
+from attnbook.linear_attention.layers import LinearAttentionWeights, linear_attention_of
+from attnbook.linear_attention.mamba import Mamba2Weights, mamba2_of
 from attnbook.multi_head.attention import Turn, attend, keys_and_values
 from attnbook.multi_head.latent import attend_to_latents, latents_of
 from attnbook.multi_head.latent_weights import LatentWeights
@@ -90,8 +93,9 @@ def options_of(
     learns the places of the tokens, the first of which stands at `start`, after what a cache holds.
     """
     positions, turn = weights.positions, rotation(start) if rotate else None
-    if positions is not None and weights.layers:
-        n, n_heads = x.shape[-2], weights.layers[0].self_attention.n_heads
+    attentions = with_scores(weights.layers)
+    if positions is not None and attentions:
+        n, n_heads = x.shape[-2], attentions[0].n_heads
         own = positions.bias(n_heads, n, start + n, x)
         bias = own if bias is None else bias if own is None else own + bias
         turn = positions.turn(start)
@@ -113,6 +117,49 @@ def multi_head_self_attention_of(
         impl=impl,
         is_causal=options.is_causal,
     )
+
+
+def state_self_attention_of(
+    x: Array, weights: "StateWeights", options: LayerOptions, keep: Keep | None = None
+) -> Array:
+    """Read `x` into a state, after the tokens before it that `keep` knows.
+
+    No token sees a later one, whatever the options say. A mask can hide tokens from all others;
+    positions and their bias have nothing to act on.
+    """
+    past = None if keep is None else keep.cache.state(keep.layer)
+    shown = None if options.mask is None else shown_tokens(options.mask)
+    y, past = STATES[type(weights)](x, weights, past, shown=shown)
+    if keep is not None:
+        keep.cache.keep_state(keep.layer, past, x.shape[-2])
+    return y
+
+
+def shown_tokens(mask: Array) -> Array:
+    """Return the mask (..., n) of the tokens that a mask of scores shows, or raise."""
+    shape = tuple(mask.shape)
+    if len(shape) < 2 or shape[-2] != 1 or (len(shape) > 2 and shape[-3] != 1):
+        raise ValueError(
+            "mask must have one row for all queries and heads, (..., 1, 1, n), where a layer keeps "
+            f"a state, which is causal without a mask, got shape {shape}"
+        )
+    return mask[..., 0, :] if len(shape) == 2 else mask[..., 0, 0, :]
+
+
+StateWeights = LinearAttentionWeights | Mamba2Weights
+"""The weights of a layer that keeps a state in place of keys and values; only a decoder has one."""
+
+STATES: dict[type, Callable[..., tuple[Array, LayerState]]] = {
+    LinearAttentionWeights: linear_attention_of,
+    Mamba2Weights: mamba2_of,
+}
+"""The function of each of these classes: ``STATES[type(weights)](x, weights, past)``."""
+
+
+def with_scores(layers: Sequence[Any]) -> list[Any]:
+    """Return the self-attentions that have scores: masks and positions act on these alone."""
+    attentions = [layer.self_attention for layer in layers]
+    return [attention for attention in attentions if type(attention) not in STATES]
 
 
 def latent_self_attention_of(
@@ -142,6 +189,7 @@ Each class has `n_heads` and `d_k`, which masks and positions must fit, and the 
 
 SELF_ATTENTIONS: dict[type, Callable[..., Array]] = {
     MultiHeadWeights: multi_head_self_attention_of,
+    **dict.fromkeys(STATES, state_self_attention_of),
     LatentWeights: latent_self_attention_of,
 }
 """The function of each class of weights: ``SELF_ATTENTIONS[type(weights)](x, weights, options)``.

@@ -11,6 +11,7 @@ from attnbook.arrays.projections import xavier
 from attnbook.arrays.weights import Weights
 from attnbook.positions.piece import AttentionPositions
 from attnbook.positions.rotation import Rotary
+from attnbook.transformers.self_attention import with_scores
 from attnbook.transformers.stack import DecoderWeights, EncoderWeights
 
 POSITIONS = ("sinusoidal", "interleaved", "learned", "rotary", "none")
@@ -145,9 +146,9 @@ class TransformerWeights(Weights):
         """Raise unless features come in pairs where positions rotate pairs of them."""
         stacks = [stack for stack in (self.decoder, self.encoder) if stack is not None]
         attentions = [
-            layer.self_attention
+            attention
             for stack in stacks
-            for layer in (stack.layers if stack.positions is None else ())
+            for attention in with_scores(stack.layers if stack.positions is None else ())
         ]
         for attention in attentions if self.positions == "rotary" else ():
             if attention.d_k % 2:

@@ -23,8 +23,7 @@ EVERYTHING = {
         **{"hidden_size": 24, "num_attention_heads": 3, "head_dim": 8, "rope_parameters": LONG},
         **{"max_position_embeddings": 40, "original_max_position_embeddings": 5},
     },
-    "DeepseekV2": SCALED
-    | {"topk_method": "group_limited_greedy", "n_group": 3, "topk_group": 2},
+    "DeepseekV2": SCALED | {"topk_method": "group_limited_greedy", "n_group": 3, "topk_group": 2},
     "DeepseekV3": SCALED,
 }
 """For each kind of model, options with which it uses all that its config has."""

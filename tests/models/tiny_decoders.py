@@ -22,7 +22,13 @@ LONG = {
 }
 PHI3 = partial(
     *(decoder, "Phi3"),
-    **{"hidden_size": 24, "num_attention_heads": 3, "head_dim": 8, "max_position_embeddings": 40, "rope_parameters": LONG},
+    **{
+        "hidden_size": 24,
+        "num_attention_heads": 3,
+        "head_dim": 8,
+        "max_position_embeddings": 40,
+        "rope_parameters": LONG,
+    },
 )
 
 DECODERS = {
@@ -57,6 +63,12 @@ DECODERS = {
     ),
     "qwen3": partial(decoder, "Qwen3"),
     "qwen3 moe": partial(decoder, "Qwen3Moe"),
+    "qwen3-next": partial(decoder, "Qwen3Next", spread=0.4),
+    "qwen3-next, dense": partial(
+        *(decoder, "Qwen3Next"),
+        **{"mlp_only_layers": [0, 1, 2], "num_hidden_layers": 2, "spread": 0.4},
+        layer_types=["full_attention", "linear_attention"],
+    ),
     "gpt-oss": partial(decoder, "GptOss"),
     "gpt-oss, yarn": partial(
         decoder, "GptOss", rope_parameters=THETA | YARN | MORE, attention_bias=False
@@ -79,6 +91,7 @@ DECODERS = {
 
 WRITERS = (
     *("gpt2", "llama 3.1", "mistral", "mixtral", "qwen2, windows", "qwen3", "qwen3 moe"),
+    "qwen3-next",
     *("phi3, long", "phi3, short", "gpt-oss", "deepseek 2", "deepseek 3, yarn"),
 )
 """Those that write, too: one of each architecture."""
