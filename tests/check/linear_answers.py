@@ -169,16 +169,12 @@ DOUBLES = {
         "no features; no normaliser": lambda q, k, v: np.tril(q @ k.mT) @ v,
     },
     "delta_step": {
-        "decay forgotten; beta forgotten": lambda S, k, v, beta, decay: (
-            S + np.outer(k, v - k @ S)
-        ),
+        "decay forgotten; beta forgotten": lambda S, k, v, beta, decay: S + np.outer(k, v - k @ S),
         "decay forgotten; nothing erased": lambda S, k, v, beta, decay: S + beta * np.outer(k, v),
     },
     "chunkwise_attention": {
         "no decay; no mask": lambda q, k, v, g, C: (
-            np.kron(np.eye(-(-len(q) // C)), np.ones((C, C)))[: len(q), : len(q)]
-            * (q @ k.T)
-            @ v
+            np.kron(np.eye(-(-len(q) // C)), np.ones((C, C)))[: len(q), : len(q)] * (q @ k.T) @ v
             + np.tril(
                 np.kron(np.tri(-(-len(q) // C), k=-1), np.ones((C, C)))[: len(q), : len(q)]
                 * (q @ k.T)
