@@ -41,10 +41,12 @@ def test_the_answers_below_the_figure():
 @pytest.mark.parametrize("angle", [0, 30, 90])
 def test_the_third_key_can_be_turned(angle):
     lab = lab_named("state")
-    where = (
-        "(angle) => lab.draw({ ...lab.start, angle }, lab.numbers({ ...lab.start, angle }), 680)"
+    drawn = "state => lab.draw(state, lab.numbers(state), 680)"
+    knob = (
+        lab.call(drawn, lab.start | {"angle": angle})
+        .split('class="reach"')[0]
+        .rpartition("<circle")[2]
     )
-    knob = lab.call(where, angle).split('class="reach"')[0].rpartition("<circle")[2]
     x, y = (float(knob.split(f'{name}="')[1].split('"')[0]) for name in ("cx", "cy"))
     act = "(x, y) => lab.act(lab.start, 'lord', { kind: 'drag', x, y, width: 680 })"
     assert lab.call(act, x, y)["angle"] == angle
