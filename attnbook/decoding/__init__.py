@@ -7,7 +7,7 @@ the other, and `greedy_decode` and `sample` are based on it, whereas `beam_searc
 sequences. `speculative_sample` lets a smaller model guess ahead. Logits processors such as `top_p`
 change the factors before a token is chosen, and `constrain` allows only what an `Automaton`
 accepts. A `KVCache` holds the keys and values of all tokens read so far; a `HybridCache` reads only
-a part of them.
+a part of them, and a `QuantizedCache` holds them in a few bits per number.
 """
 
 from attnbook.decoding.automaton import Automaton
@@ -24,6 +24,8 @@ from attnbook.decoding.processors import (
     top_k,
     top_p,
 )
+from attnbook.decoding.quantization import Quantized, dequantize, quantize
+from attnbook.decoding.quantized_cache import QuantizedCache
 from attnbook.decoding.request import Decoded
 from attnbook.decoding.sampling import sampler
 from attnbook.decoding.speculative import Speculated, speculative_sample, speculative_stream
@@ -34,12 +36,16 @@ __all__ = [
     "HybridCache",
     "KVCache",
     "Prefix",
+    "Quantized",
+    "QuantizedCache",
     "Speculated",
     "Step",
     "beam_search",
     "constrain",
+    "dequantize",
     "greedy_decode",
     "min_p",
+    "quantize",
     "repetition_penalty",
     "sample",
     "sampler",
