@@ -317,15 +317,19 @@ class HeadsCase:
         mask = None if self.mask is None else library.array(self.mask)
         return *arrays, library.place(self.weights, dtype), mask
 
+    def arguments_of_numpy(self) -> tuple[Any, ...]:
+        """Return (query, key, value, weights, mask) as they are, in arrays that may be changed."""
+        return self.query.copy(), self.key.copy(), self.value.copy(), self.weights, self.mask
+
     def exact(self, library: ArrayLibrary, dtype: str, **options: Any) -> Any:
         """Return output and weights of the loop, from the numbers that `dtype` makes of these."""
         *arrays, weights, _ = self.arguments(library, dtype)
-        held = {
-            name: x if x is None or isinstance(x, (int, float)) else library.numpy(x)
-            for name, x in vars(weights).items()
-        }
+        numbers = {name: library.numpy(x) for name, x in weights.arrays().items()}
         return oracle.multi_head_attention(
-            *map(library.numpy, arrays), **held, mask=self.mask, **options
+            *map(library.numpy, arrays),
+            **vars(self.weights.filled(numbers)),
+            mask=self.mask,
+            **options,
         )
 
 

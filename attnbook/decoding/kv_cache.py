@@ -8,6 +8,7 @@ from array_api_compat import device
 from attnbook.arrays.arguments import check_array, check_floats, check_int
 from attnbook.arrays.array import Array, array_namespace
 from attnbook.kernels import Impl
+from attnbook.transformers.weights import TransformerWeights
 
 BLOCK = 64
 """The space for tokens is a multiple of this."""
@@ -140,6 +141,9 @@ class KVCache:
     def impl_for(self, layer: int, impl: Impl) -> Impl:
         """Return the implementation of attention for the next tokens of a layer: `impl` itself."""
         return impl
+
+    def check_weights(self, weights: TransformerWeights) -> None:
+        """Raise unless the cache fits a model with these weights; the decoding functions ask."""
 
     def truncate(self, n: int) -> None:
         """Cut every layer back to its first n tokens.

@@ -220,6 +220,11 @@ class DecoderLayerWeights(Layer):
             raise ValueError(
                 "cross_attention and cross_attention_norm must both be there or both be None"
             )
+        if cross is not None and cross.window is not None:
+            raise ValueError(
+                f"cross_attention must have no window, since the positions of source and target "
+                f"are unrelated, got {cross.window}"
+            )
         if cross is not None and cross.W_K.shape[0] != cross.W_V.shape[0]:
             raise ValueError(
                 f"cross_attention must have W_K and W_V of as many rows as the memory is wide, "

@@ -7,6 +7,7 @@ from typing import Any
 from attnbook.arrays.arguments import check_bool
 from attnbook.arrays.array import Array
 from attnbook.arrays.weights import check_part
+from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.positions.rotation import Rotary, to_halves, to_interleaved
 from attnbook.transformers.stack import DecoderWeights, EncoderWeights
 from attnbook.transformers.weights import TransformerWeights
@@ -27,7 +28,7 @@ def rotary_layout(weights: Any, *, interleaved: bool) -> Any:
     Returns
     -------
     weights of the same class
-        The columns of W_Q and W_K, and their biases, are reordered within each head, and
+        The columns of W_Q and W_K, their biases and their norms are reordered within each head, and
         `positions` records the new layout. Queries and keys have the same dot products as before,
         so every output is the same up to the order in which the products are summed. Weights that
         already have the layout are returned unchanged.
@@ -78,8 +79,14 @@ def _stack(weights: Any, positions: Any, interleaved: bool) -> Any:
 
 def _layer(layer: Any, change: Callable[..., Array], width: int | None) -> Any:
     heads, new = layer.self_attention, {}
+    check_part("self_attention", heads, MultiHeadWeights)
     for letter, n in (("Q", heads.n_heads), ("K", heads.n_kv_heads)):
         for name in (f"W_{letter}", f"b_{letter}"):
             x = getattr(heads, name)
             new[name] = None if x is None else change(x, n, width=width)
+    for name in ("q_norm", "k_norm"):
+        norm = getattr(heads, name)
+        if norm is not None:
+            parts = {part: change(x, width=width) for part, x in norm.arrays().items()}
+            new[name] = replace(norm, **parts)
     return replace(layer, self_attention=replace(heads, **new))

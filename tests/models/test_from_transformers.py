@@ -30,6 +30,20 @@ SCALING = {
     **{"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 0.5, "high_freq_factor": 2.0},
     "original_max_position_embeddings": 13,
 }
+LINEAR = {"rope_type": "linear", "factor": 4.0}
+DYNAMIC = {"rope_type": "dynamic", "factor": 4.0}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+MORE = {
+    **{"beta_fast": 8.0, "beta_slow": 2.0, "mscale": 0.7, "mscale_all_dim": 0.4, "truncate": False},
+}
+LONG = {
+    **{"rope_type": "longrope", "short_factor": [1.0, 1.5, 2.0], "rope_theta": 500.0},
+    **{"long_factor": [1.5, 2.0, 4.0], "partial_rotary_factor": 0.75},
+}
+PHI3 = partial(
+    *(tiny_models.decoder, "Phi3"),
+    **{"hidden_size": 24, "num_attention_heads": 3, "head_dim": 8, "max_position_embeddings": 40, "rope_parameters": LONG},
+)
 
 DECODERS = {
     "gpt2": tiny_models.gpt2,
@@ -40,35 +54,88 @@ DECODERS = {
     "llama 2": partial(tiny_models.llama, num_key_value_heads=6, head_dim=None, hidden_size=24),
     "llama 3": partial(tiny_models.llama, rope_parameters=THETA),
     "llama 3.1": partial(tiny_models.llama, rope_parameters=THETA | SCALING),
+    "llama, linear": partial(tiny_models.llama, rope_parameters=THETA | LINEAR),
+    "llama, dynamic": partial(
+        tiny_models.llama, rope_parameters=THETA | DYNAMIC, max_position_embeddings=5
+    ),
+    "llama, yarn": partial(tiny_models.llama, rope_parameters=THETA | YARN),
+    "llama, yarn as in DeepSeek": partial(tiny_models.llama, rope_parameters=THETA | YARN | MORE),
     "llama, tied, with biases": partial(
         tiny_models.llama, tie_word_embeddings=True, attention_bias=True, mlp_bias=True
     ),
     "llama, another activation and ε": partial(
         tiny_models.llama, hidden_act="gelu", rms_norm_eps=0.1
     ),
+    "qwen2": partial(tiny_models.decoder, "Qwen2"),
+    "phi3": partial(tiny_models.decoder, "Phi3"),
+    "phi3, long": partial(PHI3, original_max_position_embeddings=2),
+    "phi3, short": partial(PHI3, original_max_position_embeddings=7),
+    "mistral": partial(tiny_models.decoder, "Mistral"),
+    "qwen2, windows": partial(
+        *(tiny_models.decoder, "Qwen2"),
+        **{"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1},
+    ),
+    "qwen3": partial(tiny_models.decoder, "Qwen3"),
+    "qwen3 moe": partial(tiny_models.decoder, "Qwen3Moe"),
+    "gpt-oss": partial(tiny_models.decoder, "GptOss"),
+    "gpt-oss, yarn": partial(
+        tiny_models.decoder, "GptOss", rope_parameters=THETA | YARN | MORE, attention_bias=False
+    ),
+    "mixtral": partial(tiny_models.decoder, "Mixtral"),
+    "deepseek 2": partial(tiny_models.decoder, "DeepseekV2"),
+    "deepseek 2, groups": partial(
+        *(tiny_models.decoder, "DeepseekV2"),
+        **{"topk_method": "group_limited_greedy", "n_group": 3, "topk_group": 2},
+        **{"q_lora_rank": None, "routed_scaling_factor": 1.5, "first_k_dense_replace": 2},
+    ),
+    "deepseek 3": partial(tiny_models.decoder, "DeepseekV3"),
+    "deepseek 3, yarn": partial(
+        *(tiny_models.decoder, "DeepseekV3"),
+        **{"rope_parameters": THETA | YARN | MORE, "rope_interleave": False},
+        **{"norm_topk_prob": False, "tie_word_embeddings": True},
+    ),
 }
 """Decoders alone, one for each way of theirs to compute."""
+
+WRITERS = (
+    *("gpt2", "llama 3.1", "mistral", "mixtral", "qwen2, windows", "qwen3", "qwen3 moe"),
+    *("phi3, long", "phi3, short", "gpt-oss", "deepseek 2", "deepseek 3, yarn"),
+)
+"""Those that write, too: one of each architecture."""
+
+
+WIDE = np.arange(7) < np.array([[7], [6], [5]])
+"""As `KEEP`, but each query sees a real token within 3; theirs are NaN where one sees none."""
+
+
+def window_of(layer):
+    return getattr(layer.self_attention, "window", None)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("name", DECODERS)
 def test_decoder_gives_their_logits_and_every_layer(name, library, dtype):
     model, ids = DECODERS[name](), tokens()
-    keep = torch.tensor(KEEP)
+    weights, own = weights_of(model), library.array(ids)
+    keep = WIDE if any(map(window_of, weights.decoder.layers)) else KEEP
+    mask = library.array(keep[:, None, None])
+    keep = torch.tensor(keep)
     exact = model(torch.tensor(ids), attention_mask=keep, output_hidden_states=True)
-    weights, own, mask = weights_of(model), library.array(ids), library.array(KEEP[:, None, None])
     ours = [cut_after(weights, n) for n in range(len(exact.hidden_states))]
     for cut, states in zip((*ours, weights), (*exact.hidden_states, exact.logits), strict=True):
         got = attnbook.transformer(None, own, library.place(cut, dtype), target_mask=mask)
         assert_same(library.numpy(got), states, bound_of(name, dtype))
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama 3.1"])  # learned positions, and rotary ones
-def test_decoder_with_a_cache_writes_what_theirs_generates(name, library):
+@pytest.mark.parametrize("cache", [True, False])
+@pytest.mark.parametrize("name", WRITERS)
+def test_decoder_writes_what_theirs_generates(name, cache, library):
+    if name == "phi3, short" and cache:
+        pytest.skip("theirs reads everything again when the text gets long")
     ids = tokens(seed=1, n=3)
     model, made = written(DECODERS[name], ids, n=9)
-    weights = library.place(weights_of(model))
-    got = decoding.greedy_decode(weights, prompt=library.array(ids), max_length=9, stop=2)
+    weights, prompt = library.place(weights_of(model)), library.array(ids)
+    got = decoding.greedy_decode(weights, prompt=prompt, max_length=9, stop=2, cache=cache)
     got = library.numpy(got.tokens)
     np.testing.assert_array_equal(got, made[:, : got.shape[1]])
 
@@ -173,8 +240,9 @@ from_transformers(gpt2_state(), "gpt2")
     TypeError: config must be a dict or a config of transformers, got str
 from_transformers(gpt2_state(), {})
     ValueError: config must have an entry 'model_type', got none
-from_transformers(gpt2_state(), {"model_type": "mistral"})
-    ValueError: config['model_type'] must be one of bert, gpt2, llama, t5, got 'mistral'
+from_transformers(gpt2_state(), {"model_type": "falcon"})
+    ValueError: config['model_type'] must be one of bert, gpt2, t5, llama, mistral, mixtral, phi3,
+    qwen2, qwen3, qwen3_moe, gemma2, gemma3_text, gpt_oss, deepseek_v2, deepseek_v3, got 'falcon'
 from_transformers(gpt2_state(), GPT2 | {"n_head": None})
     ValueError: config must have an entry 'n_head', got none
 from_transformers(gpt2_state(), GPT2 | {"n_layer": 1.5})
@@ -226,8 +294,17 @@ from_transformers({}, LLAMA)
     unknown
 from_transformers({}, LLAMA | {"sliding_window": 4096})
     ValueError: config['sliding_window'] must be None, the only one that attnbook has, got 4096
-from_transformers({}, LLAMA | {"rope_scaling": {"type": "yarn", "factor": 2.0}})
-    ValueError: config['rope_scaling']['rope_type'] must be one of default, llama3, got 'yarn'
+from_transformers({}, LLAMA | {"rope_scaling": {"type": "proportional", "factor": 2.0}})
+    ValueError: config['rope_scaling']['rope_type'] must be one of default, linear, dynamic, llama3,
+    yarn, longrope, got 'proportional'
+from_transformers({}, LLAMA | {"rope_parameters": {"full_attention": {"rope_theta": 2.0}}})
+    ValueError: config['rope_parameters']['full_attention'] must be None, the only one that attnbook
+    has, got {'rope_theta': 2.0}
+from_transformers({}, LLAMA | {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}})
+    ValueError: config['rope_scaling'] must have an entry 'original_max_position_embeddings', got
+    none
+from_transformers({}, LLAMA | {"rope_scaling": {"rope_type": "longrope"}, "original_max_position_embeddings": 3, "max_position_embeddings": 4})
+    ValueError: config['rope_scaling'] must have an entry 'short_factor', got none
 from_transformers({}, LLAMA | {"rope_parameters": {"rope_type": "llama3"}})
     ValueError: config['rope_parameters'] must have an entry 'factor', got none
 from_transformers({}, LLAMA | {"rope_parameters": {"partial_rotary_factor": 0.5}})

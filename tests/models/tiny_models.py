@@ -1,6 +1,7 @@
 """Small models of `transformers` with random numbers in every weight: the judges of ours."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,14 @@ def shaken(model: Any, spread: float, seed: int) -> Any:
     with torch.no_grad():
         for name, x in model.named_parameters():
             numbers = rng.standard_normal(tuple(x.shape))
-            if x.ndim == 2:
+            if x.ndim > 1:
                 numbers *= (spread if "layer" in name else 1.0) / np.sqrt(x.shape[-1])
             else:
                 numbers = numbers / 4 + name.endswith("weight")  # gains are near 1
             x.copy_(torch.tensor(numbers))
+        for name, x in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                x.copy_(torch.tensor(rng.standard_normal(tuple(x.shape)) / 4))
     return model.double().eval()
 
 
@@ -38,11 +42,42 @@ def gpt2(spread: float = 1.0, seed: int = 0, **options: Any) -> Any:
     return shaken(theirs.GPT2LMHeadModel(config), spread, seed)
 
 
-def llama(spread: float = 1.0, seed: int = 0, **options: Any) -> Any:
-    sizes = {"vocab_size": V, "hidden_size": 18, "intermediate_size": 23, "num_hidden_layers": 3}
-    heads = {"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 10}
-    config = theirs.LlamaConfig(**SPECIAL, **{**sizes, **heads, **options})
-    return shaken(theirs.LlamaForCausalLM(config), spread, seed)
+def decoder(kind: str, spread: float = 1.0, seed: int = 0, **options: Any) -> Any:
+    """Return a relative of Llama; `kind` begins the names of its classes."""
+    config = getattr(theirs, f"{CONFIGS.get(kind, kind)}Config")
+    config = config(**SPECIAL, **{**SIZES, **OWN.get(kind, {}), **options})
+    config._attn_implementation = "eager"  # which knows soft-capping and sinks
+    config._experts_implementation = "eager"  # which knows float64
+    return shaken(getattr(theirs, f"{kind}ForCausalLM")(config), spread, seed)
+
+
+SIZES = {
+    **{"vocab_size": V, "hidden_size": 18, "intermediate_size": 23, "num_hidden_layers": 3},
+    **{"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 10},
+}
+
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 7}
+LATENT = {
+    **{"num_key_value_heads": 6, "kv_lora_rank": 13, "q_lora_rank": 11, "qk_nope_head_dim": 5},
+    **{"qk_rope_head_dim": 4, "v_head_dim": 3, "first_k_dense_replace": 1, "head_dim": 4},
+    **{"n_routed_experts": 6, "n_shared_experts": 2, **EXPERTS},
+}
+
+OWN = {
+    **dict.fromkeys(("Qwen2", "Phi3"), {"hidden_size": 24, "head_dim": 4}),
+    "Mistral": {"sliding_window": 3},
+    "Mixtral": {"num_local_experts": 5},
+    "Qwen3Moe": EXPERTS | {"num_experts": 5, "norm_topk_prob": True, "mlp_only_layers": [1]},
+    "GptOss": {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 3},
+    "DeepseekV2": LATENT,
+    "DeepseekV3": LATENT | {"n_group": 3, "topk_group": 2},
+}
+"""What the kinds have beside, or in the place of, `SIZES`."""
+
+CONFIGS = {"Gemma3": "Gemma3Text"}
+"""Kinds whose config has another name."""
+
+llama = partial(decoder, "Llama")
 
 
 def bert(spread: float = 1.0, seed: int = 0, **options: Any) -> Any:
