@@ -11,7 +11,7 @@ from attnbook.kernels import Impl
 from attnbook.transformers.weights import TransformerWeights
 
 BLOCK = 64
-"""The space for tokens is a multiple of this."""
+"""The space for tokens is a multiple of this, unless a subclass has another one."""
 
 
 class KVCache:
@@ -43,6 +43,8 @@ class KVCache:
     >>> len(cache), keys.shape, values.shape
     (4, (2, 4, 5), (2, 4, 7))
     """
+
+    block = BLOCK  # the space for tokens is a multiple of this
 
     def __init__(self):
         self._rooms: list[tuple[Array, Array]] = []  # for each layer, keys and values
@@ -131,7 +133,7 @@ class KVCache:
         held, n = self._rooms[layer], self._lengths[layer]
         total = n + keys.shape[-2]
         if n == 0 or total > held[0].shape[-2]:
-            capacity = -(-max(total, 2 * n) // BLOCK) * BLOCK
+            capacity = -(-max(total, 2 * n) // self.block) * self.block
             held = self._rooms[layer] = _moved(held, n, capacity)
         held[0][..., n:total, :] = keys
         held[1][..., n:total, :] = values
@@ -175,7 +177,9 @@ class KVCache:
             if index.ndim != 2 or index.shape[0] != keys.shape[0]:
                 shape = tuple(index.shape)
                 raise ValueError(f"index must have shape ({keys.shape[0]}, m), got {shape}")
-            room = -(-(self._lengths[layer] + 1) // BLOCK) * BLOCK  # with a place for the next
+            room = (
+                -(-(self._lengths[layer] + 1) // self.block) * self.block
+            )  # with a place for the next
             keys, values = keys[..., :room, :], values[..., :room, :]
             self._rooms[layer] = gather(keys, index), gather(values, index)
 

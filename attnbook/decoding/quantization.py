@@ -8,6 +8,8 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
+from array_api_compat import device
+
 from attnbook.arrays.arguments import check_axis, check_float, check_int
 from attnbook.arrays.array import Array, array_namespace, to_accumulate
 
@@ -67,7 +69,8 @@ def packed(codes: Array, bits: int) -> Array:
     xp, per = array_namespace(codes), 8 // bits
     *lead, n = codes.shape
     if missing := -n % per:
-        codes = xp.concat([codes, xp.zeros_like(codes[..., :missing])], axis=-1)
+        rest = xp.zeros((*lead, missing), dtype=codes.dtype, device=device(codes))
+        codes = xp.concat([codes, rest], axis=-1)
     parts = xp.reshape(codes, (*lead, -(-n // per), per))
     whole = parts[..., 0]
     for i in range(1, per):
@@ -85,14 +88,14 @@ def unpacked(whole: Array, bits: int, n: int) -> Array:
 
 
 def quantized(x: Array, bits: int, axis: int, group: int) -> Quantized:
-    """Return the codes of finite numbers; `axis` is negative, and its length a multiple of group."""
+    """Return the codes of finite numbers; `axis` is negative, and `group` divides its length."""
     xp, dtype, top = array_namespace(x), x.dtype, 2**bits - 1
     x = xp.moveaxis(to_accumulate(x), (axis,), (-1,))
     x = xp.reshape(x, (*x.shape[:-1], x.shape[-1] // group, group))
     low, high = (reduce(x, axis=-1, keepdims=True) for reduce in (xp.min, xp.max))
-    step = xp.astype(high / top - low / top, dtype)  # codes are for the step that is kept
+    step = xp.astype((high - low) / top, dtype)  # codes are for the step that is kept
     divisor = xp.astype(step, x.dtype)
-    codes = (x / 2 - low / 2) / xp.where(divisor == 0, xp.ones_like(divisor), divisor) * 2
+    codes = (x - low) / xp.where(divisor == 0, xp.ones_like(divisor), divisor)
     codes = xp.astype(xp.clip(xp.round(codes), 0, top), xp.uint8)
     return Quantized(packed(codes, bits), step, xp.astype(low, dtype), bits, axis, group)
 
@@ -148,8 +151,8 @@ def quantize(
     -----
     This is **asymmetric** quantisation: z makes use of all codes where the numbers of a group lie
     on one side of 0. The error of a number is at most half a step, up to rounding and as long as
-    the step is no subnormal number, and a group of equal numbers has no error. Quantising the
-    result of `dequantize` again gives the same codes.
+    max x - min x and the step are normal numbers of the dtype. A group of equal numbers has no
+    error. Quantising the result of `dequantize` again gives the same codes.
     Keys have a few channels of large numbers, which would spoil the step of a whole token, so
     channels get steps of their own; values have none.
     Cost: a few passes over `x`. Memory: b bits for each number, and two numbers for each group.

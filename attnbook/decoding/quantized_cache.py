@@ -53,8 +53,8 @@ class QuantizedCache(KVCache):
     that their codes stand for, and they are quantised again when the block is full again.
 
     Memory per token and KV head, with numbers of w bytes: (d_k + d_v) b/8 bytes of codes, 2 w
-    d_k / block for the keys and 2 w for the values. Up to ``block`` - 1 tokens are held in full
-    precision, with free space for whole 64.
+    d_k / block for the keys and 2 w for the values. The newest tokens have space for one block in
+    full precision.
     Cost per pass: all codes of a layer are dequantised into an array of the full size, which lives
     until the layer has attended. A kernel that reads codes would not need this array.
 
@@ -149,7 +149,7 @@ class QuantizedCache(KVCache):
 
     def _keep(self, layer, newest):
         n = newest[0].shape[-2]
-        self._rooms[layer] = _moved(newest, n, -(-(n + 1) // BLOCK) * BLOCK)
+        self._rooms[layer] = _moved(newest, n, self.block)
         self._lengths[layer] = n
 
     def truncate(self, n: int) -> None:
