@@ -52,6 +52,8 @@ SIZES: dict[str, Draw] = {
     "early-end": distinct(3, 6, 1),
     "decode-left": prompts,
     "speculative": prompts,
+    "linear-step": distinct(2, 8, 3),
+    "linear-parity": distinct(20, 60, 1),
     "distributed-rectangles": distinct(2, 7, 5),
     "distributed-tree": distinct(3, 17, 3),
     "estimators-importance": distinct(2, 12, 2),

@@ -30,6 +30,7 @@ from benchmarks import (
     faults,
     harness,
     inputs,
+    linear_attention,
     masking,
     multi_head,
     scaling_fit,
@@ -686,6 +687,7 @@ def test_parity_fails_where_the_package_is_wrong(monkeypatch, benchmark, name):
 TINY = {
     attention: {"QUICK_SIZES": (3, 5), "HEADS": 2},
     masking: {"QUICK_SIZES": (5, 67), "HEADS": 2, "WINDOW": 3},
+    linear_attention: {"QUICK_SIZES": (3, 67), "WIDTH": 8},
     multi_head: {"QUICK_SIZES": (3, 5), "QUICK_CACHES": (7,), "D_MODEL": 16},
     transformer: {"QUICK_SIZES": (3, 5), "D_MODEL": 16, "D_FF": 24},
     decode: {
@@ -815,6 +817,35 @@ def test_masking_notices_a_wrong_mask(monkeypatch):
     right, wrong = masking.timings("cpu", "float32", 67, quick=True)
     assert right["relative"] < 1e-5
     assert wrong["relative"] > 0.1
+
+
+@pytest.mark.usefixtures("tiny")
+def test_linear_attention_measures_every_rule_and_form(monkeypatch):
+    monkeypatch.setattr(linear_attention, "MOST_PAIRS", 66)
+    rows = linear_attention.timings("cpu", "float32", 67, quick=True)
+    forms = [("softmax", "packed")]
+    for rule in ("decayed", "delta"):
+        forms += [(rule, form) for form in ("reference", "chunkwise", "numba")]
+    found = {(row["rule"], row["implementation"]) for row in rows}
+    assert found == set(forms)
+    rows = linear_attention.decoding("cpu", "float32", 67, quick=True)
+    assert [row["cache_bytes"] for row in rows] == [67 * 8 * 8, 4 * 8 * 8, 4 * 8 * 8]
+    assert all(row.get("relative", 0) < 1e-5 for row in rows)
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("table", ["timings", "decoding"])
+def test_linear_attention_notices_a_wrong_form(monkeypatch, table):
+    right = linear_attention.linear_attention.delta_rule
+    monkeypatch.setattr(
+        linear_attention.linear_attention,
+        "delta_rule",
+        lambda *given, **options: right(given[0], -given[1], *given[2:], **options),
+    )
+    rows = getattr(linear_attention, table)("cpu", "float32", 5, quick=True)
+    for row in rows:
+        if row["seconds"] and row["implementation"] != "numba":
+            assert (row["relative"] > 0.1) == (row["rule"] == "delta")
 
 
 def test_flex_attention_that_cannot_be_compiled_is_a_row(monkeypatch, short):

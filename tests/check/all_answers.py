@@ -15,6 +15,7 @@ import hash_answers
 import kernel_answers
 import language_answers
 import layer_answers
+import linear_answers
 import loss_answers
 import masking_answers
 import multi_head_answers
@@ -52,7 +53,7 @@ ANSWERS = (
     *(attention_answers, multi_head_answers, masking_answers, transformer_answers, layer_answers),
     *(block_answers, language_answers, loss_answers, gradient_answers, training_answers),
     *(greedy_answers, decoding_answers, pair_answers, hash_answers, sketch_answers),
-    *(distributed_answers, kernel_answers),
+    *(distributed_answers, kernel_answers, linear_answers),
 )
 
 
@@ -81,7 +82,10 @@ IN_TORCH = {
 }
 """Answers that are right in PyTorch, most of them in no other library."""
 
-ONLY_NUMPY = {**distributed_answers.RIGHT, **kernel_answers.RIGHT, **training_answers.RIGHT}
+ONLY_NUMPY = {
+    **{**distributed_answers.RIGHT, **kernel_answers.RIGHT, **training_answers.RIGHT},
+    **linear_answers.RIGHT,
+}
 """Checks whose answers are written for NumPy."""
 
 
