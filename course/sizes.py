@@ -52,6 +52,7 @@ SIZES: dict[str, Draw] = {
     "early-end": distinct(3, 6, 1),
     "decode-left": prompts,
     "speculative": prompts,
+    "slices": one_of(1, 64, 128, 256),
     "linear-step": distinct(2, 8, 3),
     "linear-parity": distinct(20, 60, 1),
     "distributed-rectangles": distinct(2, 7, 5),

@@ -12,8 +12,9 @@ LETTERS, FREE = re.search(
 ).groups()
 CHAPTERS = (
     *("single_head", "multi_head", "masking", "transformer", "training"),
-    *("backpropagation", "decoding", "linear_attention"),
-    *("hashing", "estimators", "sketch", "fast_attention", "distributed"),
+    *("backpropagation", "decoding", "variants", "linear_attention", "hashing", "estimators"),
+    *("sketch", "fast_attention"),
+    "distributed",
 )
 PLURAL = r"\b(or|also|elsewhere|sometimes|otherwise)\b|\bhere\b|in (the|this) chapter"
 
