@@ -2,8 +2,8 @@
 
 Three tables. `times`: the time of an update and of a decoded token, beside the baseline.
 `variants`: each choice trained at its own best rate. `differences`: test losses beside those of the
-baseline, against the spread of seeds. A run that is finished is kept, and a benchmark that was interrupted
-goes on.
+baseline, against the spread of seeds. A run that is finished is kept, and a benchmark that was
+interrupted goes on.
 """
 
 import importlib.util
@@ -51,14 +51,14 @@ METHODS = {
     "choices": (
         "`multi-head`: pre-norm, RMS normalization, rotary positions, SwiGLU, no biases, tied "
         "embeddings times √d. Each other row changes what `shape` says. `grouped heads` and "
-        "`multi-query`: 2 and 1 KV heads for 4 query heads. `latent`: latents of 24 numbers, normalized, and 8 "
-        "rotary features that all heads share; each head has 16 + 8 features. `QK norm`: RMS "
-        "normalization of each head's queries and keys before rotation. `soft cap`: scores at 50 "
-        "and logits at 30, as in Gemma 2. `sinks`: one learned score for each head. `gate`: the "
-        "joined heads times sigmoid(x W_gate) before W_O. `local and global`: layers 0 to 2 have a "
-        "window of 64 tokens. `shared caches`: layers 1 and 3 read the cache of the layer before. "
-        "`mixture of experts`: softmax over the best 2 of 8 experts, with the loss of unequal load "
-        "of Fedus et al. times 0.01."
+        "`multi-query`: 2 and 1 KV heads for 4 query heads. `latent`: latents of 24 numbers, "
+        "normalized, and 8 rotary features that all heads share; each head has 16 + 8 features. "
+        "`QK norm`: RMS normalization of each head's queries and keys before rotation. `soft "
+        "cap`: scores at 50 and logits at 30, as in Gemma 2. `sinks`: one learned score for each "
+        "head. `gate`: the joined heads times sigmoid(x W_gate) before W_O. `local and global`: "
+        "layers 0 to 2 have a window of 64 tokens. `shared caches`: layers 1 and 3 read the cache"
+        " of the layer before. `mixture of experts`: softmax over the best 2 of 8 experts, with "
+        "the loss of unequal load of Fedus et al. times 0.01."
     ),
     "parameters": (
         "d_ff is chosen so that the parameters that a token uses are nearest to the baseline's; "
