@@ -11,6 +11,7 @@ from attnbook import (
     models,
     positions,
     sketch,
+    sparse_attention,
     training,
 )
 
@@ -191,6 +192,24 @@ def public_calls():
         linear_attention.kernel_attention: {"query": q, "key": q, "value": v[:3]},
         linear_attention.elu_plus_one: {"x": q},
         linear_attention.short_convolution: {"x": q, "filters": np.ones((2, 5))},
+        sparse_attention.indexer_scores: {
+            **{"query": np.ones((2, 3, 5)), "key": k, "weight": np.ones((2, 3))},
+        },
+        sparse_attention.indexer_loss: {
+            **{"scores": np.ones((3, 7)), "weights": np.full((3, 7), 1 / 7), "mask": mask},
+        },
+        sparse_attention.top_keys: {
+            **{"scores": np.ones((3, 7)), "k": 2, "mask": mask, "is_causal": True},
+        },
+        sparse_attention.selected_attention: {
+            **{"query": q, "key": k, "value": v, "selected": np.array([[0, 2]] * 3)},
+            **{"scale": 0.5},
+        },
+        sparse_attention.pool_blocks: {"x": k, "block": 2, "pooling": np.array([0.25, 0.75])},
+        sparse_attention.block_sparse_attention: {
+            **{"query": np.ones((2, 3, 5)), "key": k, "value": v, "gates": np.ones((2, 3, 3))},
+            **{"block": 2, "n_selected": 1, "window": 3, "scale": 0.5},
+        },
         sketch.plan: {
             **{"n": 100, "delta": 0.1, "d_avg": 0.5, "n_tables": 2},
             **{"n_projections": 1, "max_bytes": 1e6},

@@ -19,7 +19,7 @@ FLOORS = (
     {"kernels", "plots"},
     {"single_head", "masking"},
     {"multi_head", "hashing", "linear_attention"},
-    {"transformers", "sketch"},
+    {"transformers", "sketch", "sparse_attention"},
     {"data", "decoding", "distributed"},
     {"training"},
     {"models"},
