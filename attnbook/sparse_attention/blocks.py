@@ -163,10 +163,10 @@ def block_sparse_attention(
     block = check_int("block", block, at_least=1)
     n_selected = check_int("n_selected", n_selected)
     window = check_int("window", window, at_least=1)
-    if query.ndim < 3:
-        raise ValueError(f"query must have shape (..., h, n_q, d_k), got {tuple(query.shape)}")
     arrays = {"query": query, "key": key, "value": value}
     check_floats(**arrays, gates=gates)
+    if query.ndim < 3:
+        raise ValueError(f"query must have shape (..., h, n_q, d_k), got {tuple(query.shape)}")
     one = {"query": query[..., 0, :, :]} if query.shape[-3] else {"query": query}
     scale = check_attention({**arrays, **one}, None, None, scale)
     n_q, n_k = query.shape[-2], key.shape[-2]
@@ -186,7 +186,8 @@ def block_sparse_attention(
         _check_pooling(pooling, block)
         pooling = to_accumulate(pooling)
     wide = [to_accumulate(x) for x in (query, key, value, gates)]
-    output = _block_sparse_of(*wide, block, n_selected, window, pooling, scale)
+    sizes = block, n_selected, window
+    output = _block_sparse_of(wide[0], wide[1], wide[2], wide[3], sizes, pooling, scale)
     return array_namespace(query).astype(output, query.dtype, copy=False)
 
 
@@ -195,13 +196,11 @@ def _block_sparse_of(
     key: Array,
     value: Array,
     gates: Array,
-    block: int,
-    n_selected: int,
-    window: int,
+    sizes: tuple[int, int, int],
     pooling: Array | None,
     scale: float,
 ) -> Array:
-    xp = array_namespace(query)
+    xp, (block, n_selected, window) = array_namespace(query), sizes
     place = {"device": array_api_compat.device(query)}
     n_q, n_k = query.shape[-2], key.shape[-2]
     own = xp.arange(n_k - n_q, n_k, **place)[:, None]  # of each query, (n_q, 1)
@@ -218,7 +217,8 @@ def _block_sparse_of(
     for selected in (read, near):
         output = selected_attention_of(rows, key, value, selected, scale)
         branches.append(xp.permute_dims(output, (*range(output.ndim - 3), -2, -3, -1)))
-    return sum(gates[..., i : i + 1] * x for i, x in enumerate(branches))  # type: ignore[return-value]
+    weighted: list[Any] = [gates[..., i : i + 1] * x for i, x in enumerate(branches)]
+    return weighted[0] + weighted[1] + weighted[2]
 
 
 def blocks_of(weights: Array, visible: Array, n_selected: int) -> Array:

@@ -152,8 +152,8 @@ def selected_attention(
     if broadcast_shapes(*map(tuple, leading)) is None:
         listed = ", ".join(str(tuple(axes)) for axes in leading)
         raise ValueError(f"leading axes must broadcast, got {listed}")
-    wide = [to_accumulate(x) for x in (query, key, value)]
-    output = selected_attention_of(wide[0][..., None, :], *wide[1:], selected, scale)[..., 0, :]
+    one_head, keys, values = to_accumulate(query)[..., None, :], *map(to_accumulate, (key, value))
+    output = selected_attention_of(one_head, keys, values, selected, scale)[..., 0, :]
     return array_namespace(query).astype(output, query.dtype, copy=False)
 
 
