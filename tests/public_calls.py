@@ -11,6 +11,7 @@ from attnbook import (
     models,
     positions,
     sketch,
+    sparse_attention,
     training,
 )
 
@@ -238,6 +239,24 @@ def public_calls():
         linear_attention.mamba2_layer: {
             **{"x": x, "weights": linear_attention.Mamba2Weights.init(0, 4, 2, 3)},
             "impl": "chunkwise",
+        },
+        sparse_attention.indexer_scores: {
+            **{"query": np.ones((2, 3, 5)), "key": k, "weight": np.ones((2, 3))},
+        },
+        sparse_attention.indexer_loss: {
+            **{"scores": np.ones((3, 7)), "weights": np.full((3, 7), 1 / 7), "mask": mask},
+        },
+        sparse_attention.top_keys: {
+            **{"scores": np.ones((3, 7)), "k": 2, "mask": mask, "is_causal": True},
+        },
+        sparse_attention.selected_attention: {
+            **{"query": q, "key": k, "value": v, "selected": np.array([[0, 2]] * 3)},
+            **{"scale": 0.5},
+        },
+        sparse_attention.pool_blocks: {"x": k, "block": 2, "pooling": np.array([0.25, 0.75])},
+        sparse_attention.block_sparse_attention: {
+            **{"query": np.ones((2, 3, 5)), "key": k, "value": v, "gates": np.ones((2, 3, 3))},
+            **{"block": 2, "n_selected": 1, "window": 3, "scale": 0.5},
         },
         sketch.plan: {
             **{"n": 100, "delta": 0.1, "d_avg": 0.5, "n_tables": 2},

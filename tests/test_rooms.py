@@ -20,7 +20,7 @@ FLOORS = (
     {"single_head", "masking"},
     {"multi_head", "hashing"},
     {"linear_attention"},
-    {"transformers", "sketch"},
+    {"transformers", "sketch", "sparse_attention"},
     {"data", "decoding", "distributed"},
     {"training"},
     {"models"},
