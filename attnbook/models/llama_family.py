@@ -198,9 +198,7 @@ def upper_windows(config: Config) -> list[int | None]:
     return mixed_windows(config, window, [window is not None and i >= first for i in range(n)])
 
 
-def mixed_windows(
-    config: Config, window: int | None, sliding: Sequence[bool]
-) -> list[int | None]:
+def mixed_windows(config: Config, window: int | None, sliding: Sequence[bool]) -> list[int | None]:
     """Return the window of each layer, where ``layer_types`` say which layers have `window`.
 
     Without them, `sliding` says so.
