@@ -177,12 +177,15 @@ def _by_bare_names(state_dict, architecture):
 
 def _rows(architecture, stored):
     """Return, for each array here, the parts of its row, and the names of its tensors."""
+
+    def n_missing(row):
+        return sum(name not in stored for name in row["names"])
+
     rows = {}
     for ours, choices in architecture.rows().items():
-        found = [_row(architecture, choice) for choice in choices.split(" | ")]
-        row = next((row for row in found if all(name in stored for name in row["names"])), None)
-        if row is not None or ours not in architecture.optional:
-            rows[ours] = row or found[0]
+        row = min((_row(architecture, choice) for choice in choices.split(" | ")), key=n_missing)
+        if ours not in architecture.optional or n_missing(row) == 0:
+            rows[ours] = row
     return rows
 
 
@@ -200,7 +203,7 @@ def _checked(state_dict, stored, architecture, rows):
     Each must be there, and of one home with the others; none may be unknown, or differ from what it
     is tied to.
     """
-    needed = list(dict.fromkeys(name for row in rows.values() for name in row["names"]))
+    needed = dict.fromkeys(name for row in rows.values() for name in row["names"])
     tied = {name: other for name, other in architecture.same.items() if name in stored}
     harmless = re.compile("|".join(architecture.harmless))
     missing = [name for name in needed if name not in stored]
