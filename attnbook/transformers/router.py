@@ -16,11 +16,12 @@ from attnbook.arrays.arguments import (
     check_bool,
     check_choice,
     check_floats,
+    check_ids,
     check_int,
     check_positive,
     generator,
 )
-from attnbook.arrays.array import Array, array_namespace, dtype_name, to_accumulate
+from attnbook.arrays.array import Array, array_namespace, to_accumulate
 from attnbook.arrays.empty_rows import or_one
 from attnbook.arrays.projections import check_width, project, xavier
 from attnbook.arrays.weights import Weights, check_part
@@ -241,7 +242,7 @@ def expert_load(experts: Annotated[Array, "..."], n_experts: int) -> Annotated[A
 
     Parameters
     ----------
-    experts : array of integers, any shape
+    experts : array of integers, shape (..., k)
         What `route` returns, from 0 to n_experts - 1.
     n_experts : int
         E, at least 1.
@@ -254,7 +255,8 @@ def expert_load(experts: Annotated[Array, "..."], n_experts: int) -> Annotated[A
     Raises
     ------
     TypeError, ValueError
-        If `experts` is not an array of integers, or n_experts is not an int of at least 1.
+        If `experts` is not an array of integers from 0 to n_experts - 1 with at least one axis, or
+        n_experts is not an int of at least 1.
 
     Notes
     -----
@@ -265,11 +267,10 @@ def expert_load(experts: Annotated[Array, "..."], n_experts: int) -> Annotated[A
     >>> expert_load(np.array([[0, 2], [2, 3]]), 4)
     array([1, 0, 2, 1])
     """
-    check_array("experts", experts)
-    xp = array_namespace(experts)
-    if not xp.isdtype(experts.dtype, "integral"):
-        raise TypeError(f"experts must be an array of integers, got {dtype_name(experts.dtype)}")
     n_experts = check_int("n_experts", n_experts, 1)
+    check_array("experts", experts)
+    check_ids("experts", experts, n_experts, "the router", experts)
+    xp = array_namespace(experts)
     bounds = bounds_of(xp.sort(xp.reshape(experts, (-1,))), n_experts)
     return bounds[1:] - bounds[:-1]
 
