@@ -115,7 +115,9 @@ def gpt_oss(config: Config) -> Architecture:
         rows | GPT_OSS,
         windows=mixed_windows(config, window, [i % 2 == 0 for i in range(n)]),
         positions=rotation_of(config, default=yarn),
-        **mixture(config.size("num_local_experts"), config, activation="clamped_swiglu"),
+        **mixture(
+            *(config.size("num_local_experts"), config), plain={"activation": "clamped_swiglu"}
+        ),
     )
 
 
@@ -126,7 +128,7 @@ def mixture(
     sizes: Mapping[str, int] | None = None,
     d_ff: int | None = None,
     normalized: bool = True,
-    **plain: Any,
+    plain: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return what `llama_like` must know about the experts, whose hidden width is `d_ff`."""
     width = {} if d_ff is None else {"d_ff": d_ff}
@@ -135,7 +137,7 @@ def mixture(
         "plain": {
             ROUTER + "top_k": config.size("num_experts_per_tok"),
             ROUTER + "normalized": normalized,
-            **plain,
+            **(plain or {}),
         },
         "kinds": (GatedFeedForwardWeights, MixtureWeights),
     }

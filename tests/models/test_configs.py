@@ -13,12 +13,14 @@ from attnbook.models import from_transformers
 errors = pytest.importorskip("huggingface_hub.errors", reason="transformers is not installed")
 
 SCALED = {"rope_parameters": THETA | DYNAMIC, "max_position_embeddings": 5}
+NESTED = {"full_attention": THETA | DYNAMIC, "sliding_attention": THETA}
 UPPER = {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1, **SCALED}
 
 EVERYTHING = {
     **{"Llama": SCALED, "Mistral": SCALED, "Mixtral": SCALED | {"sliding_window": 3}},
     **{"Qwen2": UPPER, "Qwen3": UPPER, "GptOss": SCALED},
     "Qwen3Moe": SCALED | {"use_sliding_window": True, "sliding_window": 3},
+    **{"Gemma2": SCALED, "Gemma3": {"max_position_embeddings": 5, "rope_parameters": NESTED}},
     "Phi3": {
         **{"hidden_size": 24, "num_attention_heads": 3, "head_dim": 8, "rope_parameters": LONG},
         **{"max_position_embeddings": 40, "original_max_position_embeddings": 5},
@@ -42,7 +44,7 @@ HARMLESS = {
     # the same computation in pieces
     *("chunk_size_feed_forward", "pretraining_tp"),
     # made of other entries
-    "qk_head_dim",
+    *("qk_head_dim", "_sliding_window_pattern"),
 }
 """Entries that change no logits."""
 
@@ -53,6 +55,7 @@ UNUSED = {
     "num_nextn_predict_layers of DeepseekV3",  # which tensors may be there
     "max_window_layers of Qwen2",  # where layer_types say it
     "max_window_layers of Qwen3",
+    "sliding_window_pattern of Gemma3",
 }
 """What is read, but has no effect on the weights."""
 

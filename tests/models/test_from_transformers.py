@@ -227,7 +227,8 @@ from_transformers({}, LLAMA | {"rope_parameters": {"full_attention": {"rope_thet
 from_transformers({}, LLAMA | {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}})
     ValueError: config['rope_scaling'] must have an entry 'original_max_position_embeddings', got
     none
-from_transformers({}, LLAMA | {"rope_scaling": {"rope_type": "longrope"}, "original_max_position_embeddings": 3, "max_position_embeddings": 4})
+from_transformers({}, LLAMA | {"rope_scaling": {"rope_type": "longrope"},
+"original_max_position_embeddings": 3, "max_position_embeddings": 4})
     ValueError: config['rope_scaling'] must have an entry 'short_factor', got none
 from_transformers({}, LLAMA | {"rope_parameters": {"rope_type": "llama3"}})
     ValueError: config['rope_parameters'] must have an entry 'factor', got none

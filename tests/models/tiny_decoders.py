@@ -10,6 +10,7 @@ SCALING = {
     **{"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 0.5, "high_freq_factor": 2.0},
     "original_max_position_embeddings": 13,
 }
+LOCAL = ["sliding_attention"]
 LINEAR = {"rope_type": "linear", "factor": 4.0}
 DYNAMIC = {"rope_type": "dynamic", "factor": 4.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
@@ -22,13 +23,8 @@ LONG = {
 }
 PHI3 = partial(
     *(decoder, "Phi3"),
-    **{
-        "hidden_size": 24,
-        "num_attention_heads": 3,
-        "head_dim": 8,
-        "max_position_embeddings": 40,
-        "rope_parameters": LONG,
-    },
+    **{"hidden_size": 24, "num_attention_heads": 3, "head_dim": 8},
+    **{"max_position_embeddings": 40, "rope_parameters": LONG},
 )
 
 DECODERS = {
@@ -61,6 +57,18 @@ DECODERS = {
         *(decoder, "Qwen2"),
         **{"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1},
     ),
+    "gemma2": partial(decoder, "Gemma2"),
+    "gemma2, without caps": partial(
+        *(decoder, "Gemma2"),
+        **{"attn_logit_softcapping": None, "final_logit_softcapping": None, "head_dim": 2},
+        **{"attention_bias": True, "tie_word_embeddings": False},
+    ),
+    "gemma3": partial(decoder, "Gemma3"),
+    "gemma3, capped": partial(
+        *(decoder, "Gemma3"),
+        **{"final_logit_softcapping": 2.0, "layer_types": ["full_attention", *2 * LOCAL]},
+        rope_parameters={"full_attention": THETA | LINEAR, "sliding_attention": THETA},
+    ),
     "qwen3": partial(decoder, "Qwen3"),
     "qwen3 moe": partial(decoder, "Qwen3Moe"),
     "qwen3-next": partial(decoder, "Qwen3Next", spread=0.4),
@@ -91,7 +99,7 @@ DECODERS = {
 
 WRITERS = (
     *("gpt2", "llama 3.1", "mistral", "mixtral", "qwen2, windows", "qwen3", "qwen3 moe"),
-    "qwen3-next",
+    *("qwen3-next", "gemma2", "gemma3, capped"),
     *("phi3, long", "phi3, short", "gpt-oss", "deepseek 2", "deepseek 3, yarn"),
 )
 """Those that write, too: one of each architecture."""
