@@ -4,6 +4,7 @@ Slow and plain on purpose: no array function of the package or of NumPy does any
 """
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -320,13 +321,11 @@ def heads_of(query, key, w, mask=None, turn=as_it_is, bias=None):
     )
 
 
-def sublayer(x, norm, order, function):
+def sublayer(x, norm, order, function, after=None):
     """Return the residual sum in the given order, and what else the function returned."""
-    if order == "pre":
-        y, other = function(norm_of(x, norm))
-        return x + y, other
-    y, other = function(x)
-    return norm_of(x + y, norm), other
+    y, other = function(norm_of(x, norm) if order == "pre" else x)
+    y = y if after is None else norm_of(y, after)
+    return (x + y if order == "pre" else norm_of(x + y, norm)), other
 
 
 def encoder_layer(x, w, mask=None, turn=as_it_is, bias=None):
@@ -339,12 +338,13 @@ def encoder(x, w, mask=None, turn=as_it_is, bias=None):
 
 def decoder_layer(x, memory, w, mask=None, memory_mask=None, turn=as_it_is, bias=None):
     """Return what a layer computes; that of an encoder has no cross-attention."""
-    cross = None
+    cross, own = None, getattr(w, "rotary", None)
+    if own is not None:
+        turn = partial(rotary, interleaved=own.interleaved, base=own.base)
     x, shares = sublayer(
-        x,
-        w.self_attention_norm,
-        w.norm,
+        *(x, w.self_attention_norm, w.norm),
         lambda y: heads_of(y, y, w.self_attention, mask, turn, bias),
+        getattr(w, "self_attention_post_norm", None),
     )
     if getattr(w, "cross_attention", None) is not None:
         x, cross = sublayer(
@@ -352,7 +352,9 @@ def decoder_layer(x, memory, w, mask=None, memory_mask=None, turn=as_it_is, bias
             lambda y: heads_of(y, memory, w.cross_attention, memory_mask),
         )
     x, _ = sublayer(
-        x, w.feed_forward_norm, w.norm, lambda y: (feed_forward(y, w.feed_forward), None)
+        *(x, w.feed_forward_norm, w.norm),
+        lambda y: (feed_forward(y, w.feed_forward), None),
+        getattr(w, "feed_forward_post_norm", None),
     )
     return x, shares, cross
 
@@ -405,7 +407,13 @@ def transformer(
     x = placed_tokens(target, w.target_embedding, w.target_positions, w)
     y, *_ = decoder(x, memory, w.decoder, target_mask, memory_mask, turn)
     logits = project(y, np.asarray(w.target_embedding).T if w.output is None else w.output)
-    return logits if w.b_out is None else logits + np.asarray(w.b_out)
+    logits = logits if w.b_out is None else logits + np.asarray(w.b_out)
+    cap = w.logit_cap
+    return (
+        logits
+        if cap is None
+        else along(lambda row: [cap * math.tanh(x / cap) for x in row], logits, -1)
+    )
 
 
 def cross_entropy(logits, targets, mask=None, label_smoothing=0.0):

@@ -182,7 +182,7 @@ class Weights(ArrayTree):
     """Base of the frozen dataclasses of learned arrays."""
 
     token_widths: ClassVar[tuple[str, ...]] = ()  # letters of the widths that tokens have
-    undrawn: ClassVar[tuple[str, ...]] = ()  # arrays that `drawn` leaves None
+    undrawn: ClassVar[tuple[str, ...]] = ()  # fields that `init` leaves None
 
     @classmethod
     def drawn(cls, rng: "np.random.Generator", *, bias: bool, **sizes: int) -> dict[str, Any]:

@@ -137,7 +137,7 @@ class KVCache:
         total = n + keys.shape[-2]
         if n == 0 or total > held[0].shape[-2]:
             capacity = -(-max(total, 2 * n) // BLOCK) * BLOCK
-            held = self._rooms[layer] = _moved(held, n, capacity)
+            held = self._rooms[layer] = moved(held, n, capacity)
         held[0][..., n:total, :] = keys
         held[1][..., n:total, :] = values
         self._lengths[layer] = total
@@ -227,7 +227,7 @@ class KVCache:
             self._rooms[layer] = gather(keys, index), gather(values, index)
 
 
-def _moved(room, n, capacity):
+def moved(room, n, capacity):
     """Return arrays with space for `capacity` tokens that hold the `n` tokens of `room`."""
     xp, larger = array_namespace(room[0]), []
     for x in room:

@@ -25,18 +25,16 @@ def in_window(keys: Keys, n_q: int, window: int) -> Keys:
     """Return the keys that a query may see, if it sees its own and the `window` - 1 before it.
 
     The last query is aligned with the last key. Keys that no query sees are left out, so one query
-    reads at most `window` keys.
+    reads at most `window` keys. A cache may have forgotten them already, so a mask or a bias may
+    have more columns than there are keys: the last ones count.
     """
     key, value, mask, bias, is_causal = keys
-    n_k = key.shape[-2]
-    unseen = max(n_k - n_q - window + 1, 0)
-    if unseen:
-        key, value = key[..., unseen:, :], value[..., unseen:, :]
-        mask, bias = (
-            x if x is None or x.ndim == 0 or x.shape[-1] == 1 else x[..., unseen:]
-            for x in (mask, bias)
-        )
-        n_k -= unseen
+    n_k = min(key.shape[-2], n_q + window - 1)
+    key, value = (x[..., x.shape[-2] - n_k :, :] for x in (key, value))
+    mask, bias = (
+        x if x is None or x.ndim == 0 or x.shape[-1] == 1 else x[..., x.shape[-1] - n_k :]
+        for x in (mask, bias)
+    )
     if n_q == 1:  # it sees all that are left
         return Keys(key, value, mask, bias, is_causal)
     if n_k > window:

@@ -72,6 +72,9 @@ class _Layer(DroppingModule):
         return cls._kind(**parts, norm="pre" if module.norm_first else "post")
 
     def _their_state(self) -> dict[str, torch.Tensor]:
+        for name in self._kind.field_names:
+            if name in self._kind.undrawn and getattr(self, name) is not None:
+                raise ValueError(f"{name} must be None to fit torch.nn.{self._torch.__name__}")
         for name, part in self.named_children():
             wanted = _their_part(name)
             if not isinstance(part, wanted):
@@ -174,6 +177,8 @@ class DecoderLayer(_Layer, DecodingModule, kind=DecoderLayerWeights):
     cross_attention_norm : LayerNorm or None
         The state dict has the names of `weights.arrays()`, such as ``self_attention.W_Q``.
     norm : str
+    rotary : Rotary or None
+    self_attention_post_norm, feed_forward_post_norm : LayerNorm, RMSNorm or None
     dropout : float
     impl : str or callable
 

@@ -65,17 +65,19 @@ def decoder_layer_of(
 ) -> Array:
     """Return the output; `memory` are its keys and values, and `keep` is the cache of the layer."""
     norm, drop = weights.norm, options.drop
+    options = options if weights.rotary is None else options.with_rotary(weights.rotary)
     own, cross, network = weights.self_attention, weights.cross_attention, weights.feed_forward
     cross_norm: Any = weights.cross_attention_norm  # it is there if `cross` is
     attend_to_target = partial(SELF_ATTENTIONS[type(own)], weights=own, options=options, keep=keep)
-    x = residual(x, attend_to_target, weights.self_attention_norm, norm, drop)
+    own_norms = (weights.self_attention_norm, norm, drop, weights.self_attention_post_norm)
+    x = residual(x, attend_to_target, *own_norms)
     if memory is not None and cross is not None:
         attend_to_memory = partial(
             attend, heads=memory, weights=cross, mask=options.memory_mask, impl=options.impl
         )
         x = residual(x, attend_to_memory, cross_norm, norm, drop)
     feed = partial(NETWORKS[type(network)], weights=network, drop=drop)
-    return residual(x, feed, weights.feed_forward_norm, norm, drop)
+    return residual(x, feed, weights.feed_forward_norm, norm, drop, weights.feed_forward_post_norm)
 
 
 # The functions, which check what they are given.

@@ -1,7 +1,7 @@
 """The weights of a layer: which parts it has, and how wide each is towards the tokens."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -10,6 +10,7 @@ from attnbook.arrays.arguments import check_bool, check_choice, generator
 from attnbook.arrays.weights import Weights
 from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.normalization.normalization import NormWeights, first_norm
+from attnbook.positions.rotation import Rotary
 from attnbook.transformers.feed_forward import FeedForwardWeights, GatedFeedForwardWeights
 from attnbook.transformers.networks import NetworkWeights
 from attnbook.transformers.residual import ORDERS
@@ -119,9 +120,9 @@ class Layer(Weights):
         """Return a layer of parts that are drawn in the order of the fields."""
         d_model, n_heads, d_ff = sizes
         network = GatedFeedForwardWeights if check_bool("gated", gated) else FeedForwardWeights
-        made: dict[str, Any] = dict.fromkeys(without)
+        made: dict[str, Any] = dict.fromkeys((*without, *cls.undrawn))
         for name, kinds in cls.part_kinds.items():
-            if name in without:
+            if name in without or name in cls.undrawn:
                 continue
             if MultiHeadWeights in kinds:
                 made[name] = MultiHeadWeights.init(
@@ -189,6 +190,11 @@ class DecoderLayerWeights(Layer):
         Required if there is a cross-attention.
     norm : str
         ``"pre"``: x + f(norm(x)), or ``"post"``: norm(x + f(x)).
+    rotary : Rotary, optional
+        The positions of this self-attention, in place of those of the stack: for example, local
+        layers may have another base than global ones.
+    self_attention_post_norm, feed_forward_post_norm : LayerNormWeights or RMSNormWeights, optional
+        Normalise the output of the sublayer before it is added: x + norm₂(f(norm(x))).
 
     Raises
     ------
@@ -204,6 +210,7 @@ class DecoderLayerWeights(Layer):
     """
 
     of_memory = ("cross_attention.d_key", "cross_attention.d_value")
+    undrawn = ("rotary", "self_attention_post_norm", "feed_forward_post_norm")
 
     self_attention: SelfAttentionWeights | StateWeights
     cross_attention: MultiHeadWeights | None
@@ -212,9 +219,14 @@ class DecoderLayerWeights(Layer):
     cross_attention_norm: NormWeights | None
     feed_forward_norm: NormWeights
     norm: str = "pre"
+    rotary: Rotary | None = field(default=None, kw_only=True)
+    self_attention_post_norm: NormWeights | None = field(default=None, kw_only=True)
+    feed_forward_post_norm: NormWeights | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         self.check_layer()
+        if self.rotary is not None:
+            self.rotary.check_heads(self.self_attention.n_heads, self.self_attention.d_k)
         cross = self.cross_attention
         if (cross is None) != (self.cross_attention_norm is None):
             raise ValueError(

@@ -136,6 +136,12 @@ class DecoderWeights(Stack):
                 "layers must all attend to a memory of one width, or none to any, "
                 f"got {' and '.join(str(width) for width in widths)}"
             )
+        has_own = any(layer.rotary is not None for layer in self.layers)
+        if has_own and not isinstance(self.positions, Rotary | None):
+            raise ValueError(
+                f"positions must be Rotary or None, since layers have a rotary of their own, "
+                f"got {type(self.positions).__name__}"
+            )
 
 
 def check_stream(

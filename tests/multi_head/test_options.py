@@ -10,6 +10,7 @@ from cases import (
     DTYPES,
     EPSILON,
     HALF,
+    HEAD_OPTIONS,
     HeadsCase,
     close,
     every_day,
@@ -19,40 +20,24 @@ from cases import (
     masks,
     need,
     recorded,
+    with_head_options,
 )
 from error_table import error_test
 from hypothesis import given
 from hypothesis import strategies as st
 
 import attnbook
-from attnbook import LayerNormWeights, RMSNormWeights, kernels, masking
+from attnbook import kernels, masking
 from attnbook.multi_head.attention import attend, keys_and_values
 
 dtypes = pytest.mark.parametrize("dtype", DTYPES)
-OPTIONS = ("q_norm", "k_norm", "sinks", "W_gate", "cap", "window")
-
-
-def with_options(weights, seed=0, names=OPTIONS, **changed):
-    """Return the weights with random numbers in the options of these names."""
-    rng = np.random.default_rng(seed)
-    d_k, (d_query, _) = weights.d_k, weights.W_Q.shape
-    drawn = {
-        # an epsilon of some size, since two features may be almost equal
-        "q_norm": RMSNormWeights(rng.uniform(0.5, 2, d_k), 0.1),
-        "k_norm": LayerNormWeights(rng.uniform(0.5, 2, d_k), rng.standard_normal(d_k), 0.5),
-        "sinks": rng.standard_normal(weights.n_heads),
-        "W_gate": rng.standard_normal((d_query, weights.n_heads * weights.d_v)),
-        "cap": 0.7,
-        "window": 2,
-    } | changed
-    return replace(weights, **{name: drawn[name] for name in names})
 
 
 @st.composite
 def cases_with_options(draw):
     case = draw(heads_cases())
-    weights = with_options(
-        *(case.weights, draw(st.integers(0, 99)), draw(st.sets(st.sampled_from(OPTIONS)))),
+    weights = with_head_options(
+        *(case.weights, draw(st.integers(0, 99)), draw(st.sets(st.sampled_from(HEAD_OPTIONS)))),
         cap=draw(st.sampled_from((0.1, 1, 50.0))),
         window=draw(st.sampled_from((1, 2, 3, 100))),
     )
@@ -93,11 +78,11 @@ def case_of(names, leading=(2,), n_q=5, n_k=7, g=2, mask=None, seed=1, **changed
     shapes = ((n_q, 5), (n_k, 11), (n_k, 7))
     arrays = (rng.standard_normal((*leading, *shape)) for shape in shapes)
     drawn = masks(rng, (*leading, 4, n_q, n_k))[mask] if mask else None
-    return HeadsCase(*arrays, with_options(weights, seed, names, **changed), drawn)
+    return HeadsCase(*arrays, with_head_options(weights, seed, names, **changed), drawn)
 
 
 @pytest.mark.parametrize("dtype", HALF)
-@pytest.mark.parametrize("names", [(name,) for name in OPTIONS] + [OPTIONS])
+@pytest.mark.parametrize("names", [(name,) for name in HEAD_OPTIONS] + [HEAD_OPTIONS])
 def test_half_precision(library, dtype, names):
     need(library, dtype)
     case = case_of(names)
@@ -308,7 +293,10 @@ def test_a_cap_keeps_float32():
 
 @pytest.mark.parametrize(
     ("names", "n_q"),
-    every_day([(OPTIONS, 5)], [(OPTIONS, 5), (OPTIONS, 1), *(((n,), 5) for n in OPTIONS)]),
+    every_day(
+        [(HEAD_OPTIONS, 5)],
+        [(HEAD_OPTIONS, 5), (HEAD_OPTIONS, 1), *(((n,), 5) for n in HEAD_OPTIONS)],
+    ),
 )
 def test_gradcheck(names, n_q):
     case = case_of(names, mask="empty row", n_q=n_q)
@@ -329,7 +317,7 @@ def test_gradcheck(names, n_q):
 
 @dtypes
 def test_gradients_are_finite_with_empty_rows(dtype):
-    case = case_of(OPTIONS, mask="empty row", sinks=np.array([-np.inf, 0.0, 1.0, 5.0]))
+    case = case_of(HEAD_OPTIONS, mask="empty row", sinks=np.array([-np.inf, 0.0, 1.0, 5.0]))
     weights, leaves = leaves_of(case.weights.to("torch", dtype=dtype))
     inputs = [
         torch.tensor(30 * x, dtype=getattr(torch, dtype)).requires_grad_()
@@ -343,7 +331,7 @@ def test_gradients_are_finite_with_empty_rows(dtype):
 
 
 def test_vmap():
-    case = case_of(OPTIONS, leading=(3,), mask="random")
+    case = case_of(HEAD_OPTIONS, leading=(3,), mask="random")
     arrays = [torch.tensor(x) for x in (case.query, case.key, case.value)]
     w, mask = case.weights.to("torch"), torch.tensor(case.mask)
     mapped = torch.func.vmap(lambda q, k, v, m: attnbook.multi_head_attention(q, k, v, w, m))
@@ -401,15 +389,15 @@ weights(k_norm=LayerNormWeights(None, np.ones(5)))
     ValueError: k_norm.bias must have shape (3,), the width of a head, got (5,)
 weights(k_norm=np.ones(3))
     TypeError: k_norm must be LayerNormWeights or RMSNormWeights, got ndarray
-with_options(weights(), names=["window"]).heads()
+with_head_options(weights(), names=["window"]).heads()
     ValueError: weights must have no window to be split, got 2
-with_options(weights(), names=["cap"]).heads()
+with_head_options(weights(), names=["cap"]).heads()
     ValueError: weights must have no cap to be split, got 0.7
-with_options(weights(), names=["sinks"]).heads()
+with_head_options(weights(), names=["sinks"]).heads()
     ValueError: weights must have no sinks to be split, got ndarray
-with_options(weights(), names=["W_gate"]).heads()
+with_head_options(weights(), names=["W_gate"]).heads()
     ValueError: weights must have no W_gate to be split, got ndarray
-with_options(weights(), names=["q_norm"]).heads()
+with_head_options(weights(), names=["q_norm"]).heads()
     ValueError: weights must have no q_norm to be split, got RMSNormWeights
 weights(scale=2).heads()
     ValueError: weights must have no scale to be split, got 2.0
@@ -417,4 +405,4 @@ trained("tiled")
     ValueError: bias must not require a gradient for impl='tiled', got requires_grad=True;
     impl='reference' gives one
 """
-test_error = error_test(ERRORS, globals())
+test_error = error_test(ERRORS, vars(attnbook) | globals())
