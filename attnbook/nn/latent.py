@@ -1,5 +1,7 @@
 """Latent attention as a module."""
 
+from typing import Any
+
 import torch
 
 from attnbook.arrays.array import Array
@@ -60,5 +62,5 @@ class LatentAttention(AttendingModule, kind=LatentWeights):
         is_causal: bool = False,
     ) -> Array:
         """Return `latent_attention` in its full form."""
-        options = {"rotary": rotary, "bias": bias, "is_causal": is_causal}
+        options: Any = {"rotary": rotary, "bias": bias, "is_causal": is_causal}
         return self._function(x, self.weights, mask, **options, **self._how())

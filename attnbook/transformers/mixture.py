@@ -9,12 +9,12 @@ each expert computes its rows at once, and no token is computed by an expert tha
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
 from attnbook.arrays.arguments import check_bool, check_choice, check_floats, check_int, generator
-from attnbook.arrays.array import Array, array_namespace
+from attnbook.arrays.array import Array, array_namespace, to_accumulate
 from attnbook.arrays.projections import check_width, project, xavier
 from attnbook.arrays.weights import Weights, check_part
 from attnbook.linear_attention.gates import sigmoid_of
@@ -40,15 +40,16 @@ def mixture_of(x: Array, weights: "MixtureWeights", drop: Drop | None = None) ->
     choices = xp.reshape(experts, (-1,))
     order = xp.argsort(choices, stable=True)  # by expert, and by token within one
     inputs = xp.take(rows, order // k, axis=0)  # (m·k, d_model)
-    bounds = [int(i) for i in bounds_of(xp.take(choices, order), weights.n_experts)]
+    starts: Any = bounds_of(xp.take(choices, order), weights.n_experts)
+    bounds = [int(i) for i in starts]
     used = [e for e in range(weights.n_experts) if bounds[e + 1] > bounds[e]] or [0]
     outputs = xp.concat(
         [_expert(inputs[bounds[e] : bounds[e + 1], :], weights, e, drop) for e in used], axis=0
     )
     outputs = xp.take(outputs, xp.argsort(order, stable=True), axis=0)  # back to token by token
     outputs = xp.reshape(outputs, (rows.shape[0], k, weights.d_out))
-    mixed = xp.sum(outputs * xp.astype(shares, outputs.dtype, copy=False)[..., None], axis=1)
-    mixed = xp.reshape(mixed, (*x.shape[:-1], weights.d_out))
+    mixed = xp.sum(to_accumulate(outputs) * shares[..., None], axis=1)  # (m, d_out)
+    mixed = xp.reshape(xp.astype(mixed, x.dtype, copy=False), (*x.shape[:-1], weights.d_out))
     if weights.shared is None:
         return mixed
     shared = feed_forward_of(x, weights.shared, drop)

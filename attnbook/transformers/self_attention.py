@@ -168,11 +168,7 @@ def latent_self_attention_of(
     """Attend to `x` itself, and to the tokens before it of which `keep` has the latents."""
     latents, impl = latents_of(x, weights, options.turn), options.impl
     if keep is not None:
-        if keep.cache.impl_for(keep.layer, impl) is not impl:  # it would read keys as they are
-            raise ValueError(
-                "cache must leave the choice of impl to latent attention, "
-                f"got {type(keep.cache).__name__}"
-            )
+        impl = keep.cache.impl_for(keep.layer, impl)
         latents = keep.cache.append(keep.layer, *latents)
     return attend_to_latents(
         *(x, latents, weights, options.mask),

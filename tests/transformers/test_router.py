@@ -53,7 +53,10 @@ def loop(x, w):
     shares = np.zeros(experts.shape)
     for place in np.ndindex(x.shape[:-1]):
         scores = scores_of(x[place].tolist(), w)
-        rank = [s + (0 if w.correction is None else float(w.correction[e])) for e, s in enumerate(scores)]
+        rank = [
+            s + (0 if w.correction is None else float(w.correction[e]))
+            for e, s in enumerate(scores)
+        ]
         size = 12 // w.n_groups
         groups = [rank[g * size : (g + 1) * size] for g in range(w.n_groups)]
         values = [math.fsum(sorted(group, reverse=True)[: w.best_per_group]) for group in groups]
@@ -127,9 +130,7 @@ def test_the_correction_changes_the_choice_and_not_the_weights():
     experts, shares = route(x, replace(plain, correction=np.linspace(99, 0, 12)))
     np.testing.assert_array_equal(experts, np.tile(np.arange(12), (7, 1)))
     plain_experts, plain_shares = route(x, plain)
-    np.testing.assert_allclose(
-        np.take_along_axis(shares, plain_experts, axis=-1), plain_shares
-    )
+    np.testing.assert_allclose(np.take_along_axis(shares, plain_experts, axis=-1), plain_shares)
 
 
 def test_gradients_reach_the_router_through_the_weights():
