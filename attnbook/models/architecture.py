@@ -31,8 +31,9 @@ class Architecture:
         The name of each array here: there. An asterisk is the number of a layer. ``.T`` at the end
         says that the matrix has shape (out, in) there, and ``[1/d_ff+d_ff]`` that it is part 1 of
         a tensor that concatenates parts of these widths. ``[1/d_nope+d_v per h]`` says that h such
-        groups of parts are concatenated, and ``[:, 0]`` that an axis of length 1 is dropped. A # is the number of an expert, whose tensors are stacked.
-        Of several names with `` | `` between them, the first whose tensors exist is meant.
+        groups of parts are concatenated, and ``[:, 0]`` that an axis of length 1 is dropped. A # is
+        the number of an expert, whose tensors are stacked. Of several names with `` | `` between
+        them, the one whose tensors exist is meant.
     sizes : dict of str to int
         The length of an axis by its letter or, if the letter stands for different lengths in
         different parts, by the part's name here and the letter.

@@ -1,5 +1,6 @@
 """DeepSeek-V2 and V3: latent attention, and a mixture of experts in all layers but the first."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from attnbook.models import llama_names as names
@@ -62,7 +63,7 @@ def deepseek_v2(config: Config) -> Architecture:
         first=config.size("first_k_dense_replace", 0, at_least=0),
         scaling=config.number("routed_scaling_factor", 1.0),
         normalized=False,
-        **router,
+        router=router,
     )
 
 
@@ -70,7 +71,7 @@ def deepseek_v3(config: Config) -> Architecture:
     """Return the architecture of DeepSeek-V3 and R1, without the layers that predict further."""
     config = config.over(
         **{"n_shared_experts": 1, "n_routed_experts": 256, "moe_intermediate_size": 2048},
-        **{"n_group": 8, "topk_group": 4, "num_experts_per_tok": 8},
+        **{"n_group": 8, "topk_group": 4, "num_experts_per_tok": 8, "num_key_value_heads": 128},
     )
     config.only(scoring_func="sigmoid", topk_method="noaux_tc")
     n = config.size("num_hidden_layers", at_least=0)
@@ -81,7 +82,7 @@ def deepseek_v3(config: Config) -> Architecture:
         scaling=config.number("routed_scaling_factor", 2.5),
         normalized=config.flag("norm_topk_prob", True),
         harmless=tuple(rf"layers\.{n + i}\..*" for i in range(further)),
-        **{
+        router={
             **{ROUTER + "score": "sigmoid", ROUTER + "best_per_group": 2},
             ROUTER + "n_groups": config.size("n_group"),
             ROUTER + "top_groups": config.size("topk_group"),
@@ -97,8 +98,8 @@ def _deepseek(
     first: int,
     scaling: float,
     normalized: bool,
+    router: Mapping[str, Any],
     harmless: tuple[str, ...] = (),
-    **router: Any,
 ) -> Architecture:
     """Return what both have in common; the layers before `first` have no experts."""
     config = config.over(
@@ -130,7 +131,7 @@ def _deepseek(
         sizes=sizes,
         d_ff=d_expert,
         normalized=normalized,
-        **{
+        plain={
             **{ROUTER + "scaling": scaling, **router, "scale": scale},
             **{part + "q_norm.epsilon": 1e-6, part + "kv_norm.epsilon": 1e-6},
         },

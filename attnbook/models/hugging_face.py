@@ -10,8 +10,8 @@ from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.weights import some
 from attnbook.models.architecture import Config, starred
 from attnbook.models.bert_names import bert
-from attnbook.models.gpt2_names import gpt2
 from attnbook.models.deepseek import deepseek_v2, deepseek_v3
+from attnbook.models.gpt2_names import gpt2
 from attnbook.models.llama_family import gemma2, gemma3, llama, mistral, phi3, qwen2, qwen3
 from attnbook.models.mixtures import gpt_oss, mixtral, qwen3_moe
 from attnbook.models.qwen3_next import qwen3_next
@@ -44,8 +44,7 @@ def from_transformers(state_dict: Mapping[str, Array], config: Any) -> Any:
         ``safetensors.numpy.load_file``. All must have the same library, device and real floating
         dtype.
     config : dict, or config of `transformers`
-        The content of config.json. Its ``model_type`` is ``"bert"``, ``"gpt2"``, ``"llama"`` or
-        ``"t5"``.
+        The content of config.json. Its ``model_type`` is one of the table below.
 
     Returns
     -------
@@ -62,32 +61,78 @@ def from_transformers(state_dict: Mapping[str, Array], config: Any) -> Any:
     ValueError
         If the model type is unknown, an entry of `config` is missing or requires a computation that
         this package lacks, a tensor is missing, unknown or has a shape that contradicts `config`,
-        or two tensors that `config` ties differ.
+        two tensors that `config` ties differ, or the tensors are quantised.
 
     Notes
     -----
+    These are the models that can be read, and what each has beside those above it:
+
+    ==================  ============================================================================
+    ``model_type``      what the weights hold
+    ==================  ============================================================================
+    ``"gpt2"``          learned positions, layer normalisation
+    ``"bert"``          an encoder, post-norm; the pooler and the heads of pre-training are left out
+    ``"t5"``            an encoder and a decoder, relative positions; in 1.0 `output` is the
+                        embedding divided by √d_model
+    ``"llama"``         Llama 1 to 3: RMSNorm, rotary positions, grouped heads, SwiGLU
+    ``"mistral"``       a window in every layer
+    ``"qwen2"``         Qwen2 and 2.5: biases of queries, keys and values, windows in upper layers
+    ``"qwen3"``         normalised queries and keys
+    ``"phi3"``          Phi-3, 3.5 and 4-mini: a part of the features rotates, LongRoPE
+    ``"gemma2"``        two norms per sublayer, soft-capping, a window in every second layer
+    ``"gemma3_text"``   normalised queries and keys, local layers with a rotation of their own
+    ``"gpt_oss"``       learned sinks, a window in every second layer, a mixture of experts
+    ``"mixtral"``       Mistral with a mixture of experts
+    ``"qwen3_moe"``     Qwen3 with a mixture of experts
+    ``"qwen3_next"``    three layers with a state and the gated delta rule, the fourth with gated
+                        attention; a shared expert with a gate
+    ``"deepseek_v2"``   latent attention, a mixture with shared experts; V2-Lite and V2.5, too
+    ``"deepseek_v3"``   a sigmoid router with a correction; the layers that predict further tokens
+                        are left out
+    ==================  ============================================================================
+
+    The positions of all relatives of Llama may be scaled: ``"linear"``, ``"dynamic"``,
+    ``"llama3"``, ``"yarn"`` or ``"longrope"``.
+
     A matrix of this package has shape (in, out) and is multiplied as x W. On the Hub it has the
     following shape:
 
-    ======================  ===========  =========================================================
-    model                   matrices     what else you need to know
-    ======================  ===========  =========================================================
-    GPT-2                   (in, out)    ``c_attn`` holds W_Q, W_K and W_V side by side;
-                                         ``lm_head``, if it is not tied, has shape (out, in)
-    BERT                    (out, in)    the pooler and the heads of pre-training are left out
-    Llama                   (out, in)    features half a head apart are rotated together, as here;
-                                         ``gate_proj`` is W_gate, ``up_proj`` W_1, ``down_proj`` W_2
-    T5                      (out, in)    relative positions have one row per bucket, as here;
-                                         ``wi_0`` is W_gate, ``wi_1`` or ``wi`` W_1, ``wo`` W_2;
-                                         in 1.0 ``output`` is the embedding divided by √d_model
-    all: embeddings         (V, d)       one row per token or position, as here
-    ======================  ===========  =========================================================
+    ===================  ===========  ============================================================
+    model                matrices     what else you need to know
+    ===================  ===========  ============================================================
+    GPT-2                (in, out)    ``c_attn`` holds W_Q, W_K and W_V side by side;
+                                      ``lm_head``, if it is not tied, has shape (out, in)
+    BERT                 (out, in)
+    T5                   (out, in)    relative positions have one row per bucket, as here; ``wi_0``
+                                      is W_gate, ``wi_1`` or ``wi`` W_1, ``wo`` W_2
+    Llama and relatives  (out, in)    features half a head apart are rotated together, as here;
+                                      ``gate_proj`` is W_gate, ``up_proj`` W_1, ``down_proj`` W_2
+    Phi-3                (out, in)    ``qkv_proj`` and ``gate_up_proj`` hold several matrices
+    Gemma                (out, in)    gains are stored minus 1
+    Mixtral and others   (out, in)    experts have tensors of their own in published files, and
+    with experts                      are stacked in models of `transformers`; both can be read
+    gpt-oss              (in, out)    only in the experts, whose W_gate and W_1 alternate in the
+                                      columns of ``gate_up_proj``
+    Qwen3-Next           (out, in)    gains are stored minus 1, but for that of a state;
+                                      ``q_proj`` holds queries and gate of head after head, and
+                                      ``in_proj_qkvz`` all that reads a token, group after group
+    DeepSeek             (out, in)    neighbouring features are rotated together;
+                                      ``kv_b_proj`` holds W_UK and W_UV of head after head
+    all: embeddings      (V, d)       one row per token or position, as here
+    ===================  ===========  ============================================================
 
-    Gains and biases have the same shape in both. The tables ``NAMES`` of `models.gpt2_names`,
-    `models.bert_names`, `models.llama_names` and `models.t5_names` list the names of every array
-    in both. A tensor that is not in them is an error, unless they list it as harmless, such as
-    buffers of masks and angles. Dropout is left out.
-    Cost: the cost of reading `state_dict`, and O(V d) to compare tied arrays if both are stored.
+    Gains and biases have the same shape in both. The tables in `models.gpt2_names`,
+    `models.bert_names`, `models.t5_names`, `models.llama_names`, `models.mixtures`,
+    `models.qwen3_next` and `models.deepseek` list the names of every array in both. A tensor that is not in them is an
+    error, unless they list it as harmless, such as buffers of masks and angles. Dropout is left
+    out. Quantised files, such as gpt-oss in MXFP4 and DeepSeek-V3 in FP8, are refused; the same
+    models in bfloat16 can be read.
+    Cost: the cost of reading the tensors of `config`, and O(V d) to compare tied arrays if both are
+    stored. Tensors that belong to no array are not read.
+
+    See Also
+    --------
+    from_folder : the same, from the folder of a downloaded model.
 
     References
     ----------
@@ -140,12 +185,15 @@ def _by_bare_names(state_dict, architecture):
 
 def _rows(architecture, stored):
     """Return, for each array here, the parts of its row, and the names of its tensors."""
+
+    def n_missing(row):
+        return sum(name not in stored for name in row["names"])
+
     rows = {}
     for ours, choices in architecture.rows().items():
-        found = [_row(architecture, choice) for choice in choices.split(" | ")]
-        row = next((row for row in found if all(name in stored for name in row["names"])), None)
-        if row is not None or ours not in architecture.optional:
-            rows[ours] = row or found[0]
+        row = min((_row(architecture, choice) for choice in choices.split(" | ")), key=n_missing)
+        if ours not in architecture.optional or n_missing(row) == 0:
+            rows[ours] = row
     return rows
 
 
@@ -163,7 +211,7 @@ def _checked(state_dict, stored, architecture, rows):
     Each must be there, and of one home with the others; none may be unknown, or differ from what it
     is tied to.
     """
-    needed = list(dict.fromkeys(name for row in rows.values() for name in row["names"]))
+    needed = dict.fromkeys(name for row in rows.values() for name in row["names"])
     tied = {name: other for name, other in architecture.same.items() if name in stored}
     harmless = re.compile("|".join(architecture.harmless))
     missing = [name for name in needed if name not in stored]

@@ -110,7 +110,10 @@ def qwen3(config: Config) -> Architecture:
 
 def phi3(config: Config) -> Architecture:
     """Return the architecture of Phi-3, 3.5 and 4-mini: fused matrices, partial rotation."""
-    config = config.over(rms_norm_eps=1e-5, rope_theta=10000.0)
+    config = config.over(
+        **{"rms_norm_eps": 1e-5, "rope_theta": 10000.0},
+        **{"max_position_embeddings": 4096, "original_max_position_embeddings": 4096},
+    )
     return llama_like(
         config,
         names.NAMES | names.FUSED,
@@ -195,9 +198,7 @@ def upper_windows(config: Config) -> list[int | None]:
     return mixed_windows(config, window, [window is not None and i >= first for i in range(n)])
 
 
-def mixed_windows(
-    config: Config, window: int | None, sliding: Sequence[bool]
-) -> list[int | None]:
+def mixed_windows(config: Config, window: int | None, sliding: Sequence[bool]) -> list[int | None]:
     """Return the window of each layer, where ``layer_types`` say which layers have `window`.
 
     Without them, `sliding` says so.

@@ -22,8 +22,7 @@ EXPERTS = {
         " | layers.*.mlp.experts.#.gate_proj.weight.T"
     ),
     "decoder.layers.*.feed_forward.W_1": (
-        "layers.*.mlp.experts.gate_up_proj[1/d_ff+d_ff].T"
-        " | layers.*.mlp.experts.#.up_proj.weight.T"
+        "layers.*.mlp.experts.gate_up_proj[1/d_ff+d_ff].T | layers.*.mlp.experts.#.up_proj.weight.T"
     ),
     "decoder.layers.*.feed_forward.W_2": (
         "layers.*.mlp.experts.down_proj.T | layers.*.mlp.experts.#.down_proj.weight.T"
@@ -43,17 +42,13 @@ MIXTRAL = {
 GPT_OSS = {
     "decoder.layers.*.feed_forward.router.W": "layers.*.mlp.router.weight.T",
     "decoder.layers.*.feed_forward.router.bias": "layers.*.mlp.router.bias",
-    "decoder.layers.*.feed_forward.W_gate": (
-        "layers.*.mlp.experts.gate_up_proj[0/1+1 per d_ff]"
-    ),
+    "decoder.layers.*.feed_forward.W_gate": ("layers.*.mlp.experts.gate_up_proj[0/1+1 per d_ff]"),
     "decoder.layers.*.feed_forward.W_1": "layers.*.mlp.experts.gate_up_proj[1/1+1 per d_ff]",
     "decoder.layers.*.feed_forward.W_2": "layers.*.mlp.experts.down_proj",
     "decoder.layers.*.feed_forward.b_gate": (
         "layers.*.mlp.experts.gate_up_proj_bias[0/1+1 per d_ff]"
     ),
-    "decoder.layers.*.feed_forward.b_1": (
-        "layers.*.mlp.experts.gate_up_proj_bias[1/1+1 per d_ff]"
-    ),
+    "decoder.layers.*.feed_forward.b_1": ("layers.*.mlp.experts.gate_up_proj_bias[1/1+1 per d_ff]"),
     "decoder.layers.*.feed_forward.b_2": "layers.*.mlp.experts.down_proj_bias",
 }
 """Its matrices lie as (in, out), and the columns of W_gate and W_1 alternate."""
@@ -89,9 +84,7 @@ def qwen3_moe(config: Config) -> Architecture:
     n_experts = config.size("num_experts", 128 if same is None else same)
     return llama_like(
         config,
-        in_layers(names.NAMES, EXPERTS, sparse, n)
-        | names.HEAD_NORMS
-        | attention_biases(config),
+        in_layers(names.NAMES, EXPERTS, sparse, n) | names.HEAD_NORMS | attention_biases(config),
         windows=same_windows(config) if used else (),
         **mixture(
             *(n_experts, config),
@@ -122,7 +115,9 @@ def gpt_oss(config: Config) -> Architecture:
         rows | GPT_OSS,
         windows=mixed_windows(config, window, [i % 2 == 0 for i in range(n)]),
         positions=rotation_of(config, default=yarn),
-        **mixture(config.size("num_local_experts"), config, activation="clamped_swiglu"),
+        **mixture(
+            *(config.size("num_local_experts"), config), plain={"activation": "clamped_swiglu"}
+        ),
     )
 
 
@@ -133,7 +128,7 @@ def mixture(
     sizes: Mapping[str, int] | None = None,
     d_ff: int | None = None,
     normalized: bool = True,
-    **plain: Any,
+    plain: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return what `llama_like` must know about the experts, whose hidden width is `d_ff`."""
     width = {} if d_ff is None else {"d_ff": d_ff}
@@ -142,7 +137,7 @@ def mixture(
         "plain": {
             ROUTER + "top_k": config.size("num_experts_per_tok"),
             ROUTER + "normalized": normalized,
-            **plain,
+            **(plain or {}),
         },
         "kinds": (GatedFeedForwardWeights, MixtureWeights),
     }

@@ -17,9 +17,7 @@ ROTATIONS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 """What ``rope_type`` can be."""
 
 
-def rotation_of(
-    config: Config, default: Mapping[str, Any] | None = None, **options: Any
-) -> Rotary:
+def rotation_of(config: Config, default: Mapping[str, Any] | None = None, **options: Any) -> Rotary:
     """Return the rotation that newer files describe in one entry, and older ones in two.
 
     Without any of them, `default` describes it. `options` are those of `rotation`.

@@ -15,7 +15,7 @@ from attnbook.models import from_folder, from_transformers, read_safetensors
 NAME = "model.safetensors.index.json"
 
 
-KINDS = ("Llama", "Mixtral", "Phi3", "Qwen3Moe", "GptOss", "DeepseekV2", "DeepseekV3")
+KINDS = (*("Llama", "Gemma3", "Phi3", "Mixtral", "Qwen3Moe", "GptOss", "DeepseekV2", "DeepseekV3"),)
 """Those whose files name the tensors in ways of their own."""
 
 

@@ -1,12 +1,12 @@
 """Models of the hub in this package: outputs, every layer and what is decoded, against theirs."""
 
 import json
-from functools import partial
 
 import numpy as np
 import pytest
 import tiny_models
 from error_table import error_test
+from tiny_decoders import DECODERS, SCALING, WRITERS
 from tiny_models import (
     KEEP,
     assert_same,
@@ -24,92 +24,6 @@ import attnbook
 from attnbook import decoding, nn
 from attnbook.models import from_transformers
 from attnbook.positions import Llama3Scaling, Rotary
-
-THETA = {"rope_theta": 500.0, "rope_type": "default"}
-SCALING = {
-    **{"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 0.5, "high_freq_factor": 2.0},
-    "original_max_position_embeddings": 13,
-}
-LINEAR = {"rope_type": "linear", "factor": 4.0}
-DYNAMIC = {"rope_type": "dynamic", "factor": 4.0}
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
-MORE = {
-    **{"beta_fast": 8.0, "beta_slow": 2.0, "mscale": 0.7, "mscale_all_dim": 0.4, "truncate": False},
-}
-LONG = {
-    **{"rope_type": "longrope", "short_factor": [1.0, 1.5, 2.0], "rope_theta": 500.0},
-    **{"long_factor": [1.5, 2.0, 4.0], "partial_rotary_factor": 0.75},
-}
-PHI3 = partial(
-    *(tiny_models.decoder, "Phi3"),
-    **{"hidden_size": 24, "num_attention_heads": 3, "head_dim": 8, "max_position_embeddings": 40, "rope_parameters": LONG},
-)
-
-DECODERS = {
-    "gpt2": tiny_models.gpt2,
-    "gpt2, exact gelu, another ε": partial(
-        tiny_models.gpt2, activation_function="gelu", n_inner=None, layer_norm_epsilon=0.1
-    ),
-    "gpt2, output of its own": partial(tiny_models.gpt2, tie_word_embeddings=False),
-    "llama 2": partial(tiny_models.llama, num_key_value_heads=6, head_dim=None, hidden_size=24),
-    "llama 3": partial(tiny_models.llama, rope_parameters=THETA),
-    "llama 3.1": partial(tiny_models.llama, rope_parameters=THETA | SCALING),
-    "llama, linear": partial(tiny_models.llama, rope_parameters=THETA | LINEAR),
-    "llama, dynamic": partial(
-        tiny_models.llama, rope_parameters=THETA | DYNAMIC, max_position_embeddings=5
-    ),
-    "llama, yarn": partial(tiny_models.llama, rope_parameters=THETA | YARN),
-    "llama, yarn as in DeepSeek": partial(tiny_models.llama, rope_parameters=THETA | YARN | MORE),
-    "llama, tied, with biases": partial(
-        tiny_models.llama, tie_word_embeddings=True, attention_bias=True, mlp_bias=True
-    ),
-    "llama, another activation and ε": partial(
-        tiny_models.llama, hidden_act="gelu", rms_norm_eps=0.1
-    ),
-    "qwen2": partial(tiny_models.decoder, "Qwen2"),
-    "phi3": partial(tiny_models.decoder, "Phi3"),
-    "phi3, long": partial(PHI3, original_max_position_embeddings=2),
-    "phi3, short": partial(PHI3, original_max_position_embeddings=7),
-    "mistral": partial(tiny_models.decoder, "Mistral"),
-    "qwen2, windows": partial(
-        *(tiny_models.decoder, "Qwen2"),
-        **{"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1},
-    ),
-    "qwen3": partial(tiny_models.decoder, "Qwen3"),
-    "qwen3 moe": partial(tiny_models.decoder, "Qwen3Moe"),
-    "qwen3-next": partial(tiny_models.decoder, "Qwen3Next", spread=0.4),
-    "qwen3-next, dense": partial(
-        *(tiny_models.decoder, "Qwen3Next"),
-        **{"mlp_only_layers": [0, 1, 2], "num_hidden_layers": 2, "spread": 0.4},
-        layer_types=["full_attention", "linear_attention"],
-    ),
-    "gpt-oss": partial(tiny_models.decoder, "GptOss"),
-    "gpt-oss, yarn": partial(
-        tiny_models.decoder, "GptOss", rope_parameters=THETA | YARN | MORE, attention_bias=False
-    ),
-    "mixtral": partial(tiny_models.decoder, "Mixtral"),
-    "deepseek 2": partial(tiny_models.decoder, "DeepseekV2"),
-    "deepseek 2, groups": partial(
-        *(tiny_models.decoder, "DeepseekV2"),
-        **{"topk_method": "group_limited_greedy", "n_group": 3, "topk_group": 2},
-        **{"q_lora_rank": None, "routed_scaling_factor": 1.5, "first_k_dense_replace": 2},
-    ),
-    "deepseek 3": partial(tiny_models.decoder, "DeepseekV3"),
-    "deepseek 3, yarn": partial(
-        *(tiny_models.decoder, "DeepseekV3"),
-        **{"rope_parameters": THETA | YARN | MORE, "rope_interleave": False},
-        **{"norm_topk_prob": False, "tie_word_embeddings": True},
-    ),
-}
-"""Decoders alone, one for each way of theirs to compute."""
-
-WRITERS = (
-    *("gpt2", "llama 3.1", "mistral", "mixtral", "qwen2, windows", "qwen3", "qwen3 moe"),
-    "qwen3-next",
-    *("phi3, long", "phi3, short", "gpt-oss", "deepseek 2", "deepseek 3, yarn"),
-)
-"""Those that write, too: one of each architecture."""
-
 
 WIDE = np.arange(7) < np.array([[7], [6], [5]])
 """As `KEEP`, but each query sees a real token within 3; theirs are NaN where one sees none."""
@@ -147,7 +61,7 @@ def test_decoder_writes_what_theirs_generates(name, cache, library):
     np.testing.assert_array_equal(got, made[:, : got.shape[1]])
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama 3.1"])
+@pytest.mark.parametrize("name", WRITERS)
 def test_the_module_for_pytorch_takes_the_weights(name):
     model, ids = DECODERS[name](), torch.tensor(tokens())
     weights = from_transformers(model.state_dict(), model.config)
@@ -219,6 +133,9 @@ LLAMA = {
 }
 BERT = {**LLAMA, "model_type": "bert", "max_position_embeddings": 7, "type_vocab_size": 2}
 T5 = {"model_type": "t5", "vocab_size": 5, "d_model": 4, "d_kv": 3, "d_ff": 3, "num_heads": 2}
+GPT_OSS = LLAMA | {"model_type": "gpt_oss"}
+DEEPSEEK = LLAMA | {"model_type": "deepseek_v2", "num_experts_per_tok": 2}
+MIXTRAL = LLAMA | {"model_type": "mixtral", "num_key_value_heads": 2}
 UNTIED = GPT2 | {"tie_word_embeddings": False}
 
 
@@ -249,7 +166,8 @@ from_transformers(gpt2_state(), {})
     ValueError: config must have an entry 'model_type', got none
 from_transformers(gpt2_state(), {"model_type": "falcon"})
     ValueError: config['model_type'] must be one of bert, gpt2, t5, llama, mistral, mixtral, phi3,
-    qwen2, qwen3, qwen3_moe, gemma2, gemma3_text, gpt_oss, deepseek_v2, deepseek_v3, got 'falcon'
+    qwen2, qwen3, qwen3_moe, qwen3_next, gemma2, gemma3_text, gpt_oss, deepseek_v2, deepseek_v3,
+    got 'falcon'
 from_transformers(gpt2_state(), GPT2 | {"n_head": None})
     ValueError: config must have an entry 'n_head', got none
 from_transformers(gpt2_state(), GPT2 | {"n_layer": 1.5})
@@ -310,13 +228,51 @@ from_transformers({}, LLAMA | {"rope_parameters": {"full_attention": {"rope_thet
 from_transformers({}, LLAMA | {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}})
     ValueError: config['rope_scaling'] must have an entry 'original_max_position_embeddings', got
     none
-from_transformers({}, LLAMA | {"rope_scaling": {"rope_type": "longrope"}, "original_max_position_embeddings": 3, "max_position_embeddings": 4})
+from_transformers({}, LLAMA | {"rope_scaling": {"rope_type": "longrope"},
+"original_max_position_embeddings": 3, "max_position_embeddings": 4})
     ValueError: config['rope_scaling'] must have an entry 'short_factor', got none
 from_transformers({}, LLAMA | {"rope_parameters": {"rope_type": "llama3"}})
     ValueError: config['rope_parameters'] must have an entry 'factor', got none
 from_transformers({}, LLAMA | {"rope_parameters": {"partial_rotary_factor": 0.5}})
     ValueError: config['rope_parameters']['partial_rotary_factor'] must be 1.0, the only one that
     attnbook has, got 0.5
+from_transformers({}, GPT_OSS | {"quantization_config": {"quant_method": "mxfp4"}})
+    ValueError: config['quantization_config'] must be None, because attnbook reads no quantised
+    tensors; load the model dequantised in transformers and save it, got 'mxfp4'
+from_transformers({}, GPT_OSS | {"swiglu_limit": 9.0})
+    ValueError: config['swiglu_limit'] must be 7.0, the only one that attnbook has, got 9.0
+from_transformers({}, GPT_OSS | {"layer_types": "full_attention"})
+    TypeError: config['layer_types'] must be a list, got str
+from_transformers({}, GPT_OSS | {"layer_types": ["full_attention", "full_attention"]})
+    ValueError: config['layer_types'] must have 1 entries, got 2
+from_transformers({}, GPT_OSS | {"layer_types": ["chunked_attention"]})
+    ValueError: config['layer_types'][0] must be one of full_attention, sliding_attention, got
+    'chunked_attention'
+from_transformers({}, GPT_OSS | {"sliding_window": None})
+    ValueError: config must have a sliding window for the layers of type 'sliding_attention', got
+    none
+from_transformers({}, LLAMA | {"model_type": "mistral", "layer_types": ["full_attention"]})
+    ValueError: config['layer_types'] must be None, the only one that attnbook has, got
+    ['full_attention']
+from_transformers({}, LLAMA | {"model_type": "gemma2", "use_bidirectional_attention": True})
+    ValueError: config['use_bidirectional_attention'] must be False, the only one that attnbook has,
+    got True
+from_transformers({}, LLAMA | {"model_type": "gemma3_text", "attn_logit_softcapping": 50.0})
+    ValueError: config['attn_logit_softcapping'] must be None, the only one that attnbook has, got
+    50.0
+from_transformers({}, DEEPSEEK | {"topk_method": "random"})
+    ValueError: config['topk_method'] must be one of greedy, group_limited_greedy, got 'random'
+from_transformers({}, DEEPSEEK | {"norm_topk_prob": True})
+    ValueError: config['norm_topk_prob'] must be False, the only one that attnbook has, got True
+from_transformers({}, DEEPSEEK | {"attention_bias": True})
+    ValueError: config['attention_bias'] must be False, the only one that attnbook has, got True
+from_transformers({}, DEEPSEEK | {"model_type": "deepseek_v3", "scoring_func": "softmax"})
+    ValueError: config['scoring_func'] must be 'sigmoid', the only one that attnbook has, got
+    'softmax'
+from_transformers({}, MIXTRAL)
+    ValueError: state_dict must have the 12 tensors that config describes, got embed_tokens.weight,
+    layers.0.input_layernorm.weight, layers.0.self_attn.q_proj.weight and 9 more missing and none
+    unknown
 from_transformers({}, BERT | {"position_embedding_type": "relative_key"})
     ValueError: config['position_embedding_type'] must be 'absolute', the only one that attnbook
     has, got 'relative_key'

@@ -22,13 +22,14 @@ def shaken(model: Any, spread: float, seed: int) -> Any:
     With a larger `spread` of the matrices the tokens that it writes differ more.
     """
     rng = np.random.default_rng(seed)
+    middle = 0.0 if model.config.model_type.startswith("gemma") else 1.0  # of gains
     with torch.no_grad():
         for name, x in model.named_parameters():
             numbers = rng.standard_normal(tuple(x.shape))
             if x.ndim > 1:
                 numbers *= (spread if "layer" in name else 1.0) / np.sqrt(x.shape[-1])
             else:
-                numbers = numbers / 4 + name.endswith("weight")  # gains are near 1
+                numbers = numbers / 4 + (name.endswith("weight") and middle)
             x.copy_(torch.tensor(numbers))
         for name, x in model.named_buffers():
             if name.endswith("e_score_correction_bias"):
@@ -57,6 +58,7 @@ SIZES = {
 }
 
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 7}
+GEMMA = {"sliding_window": 3, "query_pre_attn_scalar": 7, "hidden_activation": "gelu"}
 # theirs wants even widths of what it takes for complex numbers, and of what it splits it from
 LATENT = {
     **{"num_key_value_heads": 6, "kv_lora_rank": 12, "q_lora_rank": 11, "qk_nope_head_dim": 6},
@@ -65,8 +67,11 @@ LATENT = {
 }
 
 OWN = {
-    **dict.fromkeys(("Qwen2", "Phi3"), {"hidden_size": 24, "head_dim": 4}),
+    "Qwen2": {"hidden_size": 24, "head_dim": 4},
+    "Phi3": {"hidden_size": 24, "head_dim": 4},
     "Mistral": {"sliding_window": 3},
+    "Gemma2": GEMMA | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
+    "Gemma3": GEMMA | {"sliding_window_pattern": 2},
     "Mixtral": {"num_local_experts": 5},
     "Qwen3Moe": EXPERTS | {"num_experts": 5, "norm_topk_prob": True, "mlp_only_layers": [1]},
     "GptOss": {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 3},
@@ -145,7 +150,7 @@ def cut_after(weights: Any, n: int) -> Any:
     """Return a decoder whose first logits are the features after `n` of its layers."""
     norm = weights.decoder.final_norm if n == len(weights.decoder.layers) else None
     decoder = replace(weights.decoder, layers=weights.decoder.layers[:n], final_norm=norm)
-    return replace(weights, decoder=decoder, output=np.eye(weights.d_model, V))
+    return replace(weights, decoder=decoder, output=np.eye(weights.d_model, V), logit_cap=None)
 
 
 def assert_same(got: np.ndarray, exact: Any, bound: float) -> None:
