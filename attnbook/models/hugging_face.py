@@ -88,6 +88,8 @@ def from_transformers(state_dict: Mapping[str, Array], config: Any) -> Any:
     ``"gpt_oss"``       learned sinks, a window in every second layer, a mixture of experts
     ``"mixtral"``       Mistral with a mixture of experts
     ``"qwen3_moe"``     Qwen3 with a mixture of experts
+    ``"qwen3_next"``    three layers with a state and the gated delta rule, the fourth with gated
+                        attention; a shared expert with a gate
     ``"deepseek_v2"``   latent attention, a mixture with shared experts; V2-Lite and V2.5, too
     ``"deepseek_v3"``   a sigmoid router with a correction; the layers that predict further tokens
                         are left out
@@ -115,14 +117,17 @@ def from_transformers(state_dict: Mapping[str, Array], config: Any) -> Any:
                                       are stacked in models of `transformers`; both can be read
     gpt-oss              (in, out)    only in the experts, whose W_gate and W_1 alternate in the
                                       columns of ``gate_up_proj``
+    Qwen3-Next           (out, in)    gains are stored minus 1, but for that of a state;
+                                      ``q_proj`` holds queries and gate of head after head, and
+                                      ``in_proj_qkvz`` all that reads a token, group after group
     DeepSeek             (out, in)    as Mixtral; neighbouring features are rotated together;
                                       ``kv_b_proj`` holds W_UK and W_UV of head after head
     all: embeddings      (V, d)       one row per token or position, as here
     ===================  ===========  ============================================================
 
     Gains and biases have the same shape in both. The tables in `models.gpt2_names`,
-    `models.bert_names`, `models.t5_names`, `models.llama_names`, `models.mixtures` and
-    `models.deepseek` list the names of every array in both. A tensor that is not in them is an
+    `models.bert_names`, `models.t5_names`, `models.llama_names`, `models.mixtures`,
+    `models.qwen3_next` and `models.deepseek` list the names of every array in both. A tensor that is not in them is an
     error, unless they list it as harmless, such as buffers of masks and angles. Dropout is left
     out. Quantised files, such as gpt-oss in MXFP4 and DeepSeek-V3 in FP8, are refused; the same
     models in bfloat16 can be read.

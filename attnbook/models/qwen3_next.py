@@ -1,4 +1,4 @@
-"""Qwen3-Next: three layers with a state and the gated delta rule, the fourth with gated attention."""
+"""Qwen3-Next: three layers with the gated delta rule, and the fourth with gated attention."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -64,7 +64,8 @@ def qwen3_next(config: Config) -> Architecture:
     step, dense = config.size("decoder_sparse_step"), config.listed("mlp_only_layers", default=[])
     there = config.size("num_experts", at_least=0) > 0
     sparse = [i for i in range(n) if there and i not in dense and (i + 1) % step == 0]
-    default = [LAYER_TYPES[(i + 1) % 4 == 0] for i in range(n)]
+    period = config.size("full_attention_interval", 4)
+    default = [LAYER_TYPES[(i + 1) % period == 0] for i in range(n)]
     types = config.choices("layer_types", LAYER_TYPES, n, default)
     d_k, d_v = config.size("linear_key_head_dim"), config.size("linear_value_head_dim")
     h_k, h = config.size("linear_num_key_heads"), config.size("linear_num_value_heads")

@@ -15,6 +15,7 @@ from attnbook.decoding import greedy_decode
 ROWS = {
     **{"gpt2": "GPT-2", "llama 3.1": "Llama 3.1", "mistral": "Mistral", "mixtral": "Mixtral"},
     **{"phi3, long": "Phi-3", "qwen2, windows": "Qwen2", "qwen3": "Qwen3"},
+    "qwen3-next": "Qwen3-Next",
     **{"qwen3 moe": "Qwen3-MoE", "gemma2": "Gemma 2", "gemma3, capped": "Gemma 3"},
     **{"gpt-oss, yarn": "gpt-oss", "deepseek 2": "DeepSeek-V2", "deepseek 3, yarn": "DeepSeek-V3"},
 }

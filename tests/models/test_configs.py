@@ -19,6 +19,7 @@ UPPER = {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1
 EVERYTHING = {
     **{"Llama": SCALED, "Mistral": SCALED, "Mixtral": SCALED | {"sliding_window": 3}},
     **{"Qwen2": UPPER, "Qwen3": UPPER, "GptOss": SCALED},
+    "Qwen3Next": SCALED,
     "Qwen3Moe": SCALED | {"use_sliding_window": True, "sliding_window": 3},
     **{"Gemma2": SCALED, "Gemma3": {"max_position_embeddings": 5, "rope_parameters": NESTED}},
     "Phi3": {

@@ -166,7 +166,8 @@ from_transformers(gpt2_state(), {})
     ValueError: config must have an entry 'model_type', got none
 from_transformers(gpt2_state(), {"model_type": "falcon"})
     ValueError: config['model_type'] must be one of bert, gpt2, t5, llama, mistral, mixtral, phi3,
-    qwen2, qwen3, qwen3_moe, gemma2, gemma3_text, gpt_oss, deepseek_v2, deepseek_v3, got 'falcon'
+    qwen2, qwen3, qwen3_moe, qwen3_next, gemma2, gemma3_text, gpt_oss, deepseek_v2, deepseek_v3,
+    got 'falcon'
 from_transformers(gpt2_state(), GPT2 | {"n_head": None})
     ValueError: config must have an entry 'n_head', got none
 from_transformers(gpt2_state(), GPT2 | {"n_layer": 1.5})

@@ -71,10 +71,10 @@ DECODERS = {
     ),
     "qwen3": partial(decoder, "Qwen3"),
     "qwen3 moe": partial(decoder, "Qwen3Moe"),
-    "qwen3-next": partial(decoder, "Qwen3Next", spread=0.4),
+    "qwen3-next": partial(decoder, "Qwen3Next", 0.4),
     "qwen3-next, dense": partial(
-        *(decoder, "Qwen3Next"),
-        **{"mlp_only_layers": [0, 1, 2], "num_hidden_layers": 2, "spread": 0.4},
+        *(decoder, "Qwen3Next", 0.4),
+        **{"mlp_only_layers": [0, 1], "num_hidden_layers": 2, "norm_topk_prob": False},
         layer_types=["full_attention", "linear_attention"],
     ),
     "gpt-oss": partial(decoder, "GptOss"),
@@ -99,7 +99,8 @@ DECODERS = {
 
 WRITERS = (
     *("gpt2", "llama 3.1", "mistral", "mixtral", "qwen2, windows", "qwen3", "qwen3 moe"),
-    *("qwen3-next", "gemma2", "gemma3, capped"),
+    "qwen3-next",
+    *("gemma2", "gemma3, capped"),
     *("phi3, long", "phi3, short", "gpt-oss", "deepseek 2", "deepseek 3, yarn"),
 )
 """Those that write, too: one of each architecture."""
