@@ -160,12 +160,6 @@ class HybridCache(KVCache):
             self._layers.append(own)
         return keys, values
 
-    def keep_state(self, layer: int, state: tuple[Array, ...], m: int) -> None:
-        """Raise TypeError: every layer of this cache looks keys up."""
-        raise TypeError(
-            f"layer must keep keys and values for a HybridCache, got {layer} of a state"
-        )
-
     def attend(
         self, layer: int, query: Annotated[Array, "... m d_k"], *, scale: float
     ) -> Annotated[Array, "... m d_v"]:
