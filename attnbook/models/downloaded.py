@@ -48,15 +48,15 @@ def from_folder(
     ValueError
         If a file is damaged, or as `from_transformers` and `attnbook.move` raise.
 
+    See Also
+    --------
+    from_transformers : the architectures that can be read.
+
     Notes
     -----
     Tensors are moved one after the other. Those that need no copy are memory-mapped, so that only
     what you use is read. A dtype makes a model of several dtypes one of a single dtype.
     Cost: the cost of reading the files.
-
-    See Also
-    --------
-    from_transformers : the architectures that can be read.
 
     Examples
     --------

@@ -63,16 +63,20 @@ def from_transformers(state_dict: Mapping[str, Array], config: Any) -> Any:
         this package lacks, a tensor is missing, unknown or has a shape that contradicts `config`,
         two tensors that `config` ties differ, or the tensors are quantised.
 
+    See Also
+    --------
+    from_folder : the same, from the folder of a downloaded model.
+
     Notes
     -----
-    These are the models that can be read, and what each has beside those above it:
+    These models can be read. Below Llama, the table says what each of its relatives has besides:
 
     ==================  ============================================================================
     ``model_type``      what the weights hold
     ==================  ============================================================================
     ``"gpt2"``          learned positions, layer normalisation
     ``"bert"``          an encoder, post-norm; the pooler and the heads of pre-training are left out
-    ``"t5"``            an encoder and a decoder, relative positions; in 1.0 `output` is the
+    ``"t5"``            an encoder and a decoder, relative positions; in 1.0 ``output`` is the
                         embedding divided by √d_model
     ``"llama"``         Llama 1 to 3: RMSNorm, rotary positions, grouped heads, SwiGLU
     ``"mistral"``       a window in every layer
@@ -109,14 +113,14 @@ def from_transformers(state_dict: Mapping[str, Array], config: Any) -> Any:
                                       ``gate_proj`` is W_gate, ``up_proj`` W_1, ``down_proj`` W_2
     Phi-3                (out, in)    ``qkv_proj`` and ``gate_up_proj`` hold several matrices
     Gemma                (out, in)    gains are stored minus 1
-    Mixtral and others   (out, in)    experts have tensors of their own in published files, and
-    with experts                      are stacked in models of `transformers`; both can be read
+    Mixtral, Qwen3-MoE   (out, in)    experts have tensors of their own in published files, and
+                                      are stacked in models of `transformers`; both can be read
     gpt-oss              (in, out)    only in the experts, whose W_gate and W_1 alternate in the
                                       columns of ``gate_up_proj``
     Qwen3-Next           (out, in)    gains are stored minus 1, but for that of a state;
                                       ``q_proj`` holds queries and gate of head after head, and
                                       ``in_proj_qkvz`` all that reads a token, group after group
-    DeepSeek             (out, in)    neighbouring features are rotated together;
+    DeepSeek             (out, in)    as Mixtral; neighbouring features are rotated together;
                                       ``kv_b_proj`` holds W_UK and W_UV of head after head
     all: embeddings      (V, d)       one row per token or position, as here
     ===================  ===========  ============================================================
@@ -129,10 +133,6 @@ def from_transformers(state_dict: Mapping[str, Array], config: Any) -> Any:
     are refused; the same models in bfloat16 can be read.
     Cost: the cost of reading the tensors of `config`, and O(V d) to compare tied arrays if both are
     stored. Tensors that belong to no array are not read.
-
-    See Also
-    --------
-    from_folder : the same, from the folder of a downloaded model.
 
     References
     ----------

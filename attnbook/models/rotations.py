@@ -58,8 +58,12 @@ def _scaling(config, rope):
     longest, name = config.known("max_position_embeddings"), "original_max_position_embeddings"
     home = rope if config.known(name) is None else config  # Phi-3 says it there
     if kind == "llama3":
-        factors = [rope.number(f"{x}factor") for x in ("", "low_freq_", "high_freq_")]
-        return Llama3Scaling(*factors, n_positions=home.size(name, longest))
+        return Llama3Scaling(
+            factor=rope.number("factor"),
+            low=rope.number("low_freq_factor"),
+            high=rope.number("high_freq_factor"),
+            n_positions=home.size(name, longest),
+        )
     n = home.size(name, longest)
     factor = rope.number("factor", None if longest is None else longest / n)
     attention_factor = rope.number_or_none("attention_factor")
