@@ -71,3 +71,20 @@ def weights_of(
 def counted(weights: Any) -> int:
     """Return how many numbers `weights` hold."""
     return sum(math.prod(x.shape) for x in weights.arrays().values())
+
+
+def settings(steps: int, lr: float, seed: int) -> Any:
+    """Return how everything here is trained."""
+    from attnbook.training import Settings
+
+    return Settings(
+        steps,
+        lr=lr,
+        betas=(0.9, 0.98),
+        weight_decay=0.1,
+        warmup=steps // 10,
+        schedule="cosine",
+        final_lr=lr / 20,
+        clip=1.0,
+        seed=seed,
+    )

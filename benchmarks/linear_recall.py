@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from attnbook.data.batch import Batch
-from benchmarks.linear_models import counted, weights_of
+from benchmarks.linear_models import counted, settings, weights_of
 
 KEYS, VALUES = 64, 32
 VOCABULARY = KEYS + VALUES
@@ -107,7 +107,6 @@ def trained(plan: dict[str, Any], name: str, seed: int) -> dict[str, Any]:
     """Train a small model on questions, and return its row."""
     from attnbook import nn
     from attnbook.training import train
-    from benchmarks.linear_writers import settings
 
     begin = time.perf_counter()
     drawn = weights_of(LAYERS[name], seed, VOCABULARY, **plan["sizes"])

@@ -20,7 +20,7 @@ import numpy as np
 
 from attnbook import data
 from benchmarks import linear_decoding, linear_models, linear_recall
-from benchmarks.linear_models import ARCHITECTURES, counted, kinds_of, weights_of
+from benchmarks.linear_models import ARCHITECTURES, counted, kinds_of, settings, weights_of
 from benchmarks.rivals import Text, texts
 from benchmarks.scaling import find_rate
 from benchmarks.tables import Runs, Step, Tables
@@ -173,23 +173,6 @@ def run(
     """Return the row of a training."""
     about = [name, lr, steps, seed, far, plays.plan["sizes"], plays.plan["context"]]
     return kept.get(json.dumps(about), lambda: trained(plays, name, lr, steps, seed, far))
-
-
-def settings(steps: int, lr: float, seed: int) -> Any:
-    """Return how everything here is trained."""
-    from attnbook.training import Settings
-
-    return Settings(
-        steps,
-        lr=lr,
-        betas=(0.9, 0.98),
-        weight_decay=0.1,
-        warmup=steps // 10,
-        schedule="cosine",
-        final_lr=lr / 20,
-        clip=1.0,
-        seed=seed,
-    )
 
 
 def trained(plays: Plays, name: str, lr: float, steps: int, seed: int, far: bool) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The benchmark of writers with a state: equal sizes, questions with answers, a whole record."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -102,3 +103,39 @@ def test_a_quick_run_writes_the_whole_record(tmp_path):
         assert len(row["by_position"]) == len(record["edges"]) - 1
         assert row["lr"] in {rate["lr"] for rate in record["rates"]}
     assert not (tmp_path / "linear_writers.cpu.runs.partial").exists()
+
+
+@pytest.fixture(scope="module")
+def record():
+    path = Path(__file__).parents[1] / "book/data/linear_writers.cpu.json"
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_the_record_has_every_writer_at_the_best_rate_that_was_tried(record):
+    assert not record["quick"]
+    for name, about in record["architectures"].items():
+        tried = [row for row in record["rates"] if row["architecture"] == name]
+        best = min(tried, key=lambda row: row["validation"])["lr"]
+        assert {best / 2, best, best * 2} <= {row["lr"] for row in tried}
+        runs = [row for row in record["runs"] if row["architecture"] == name]
+        assert [row["seed"] for row in runs] == list(range(record["seeds"]))
+        assert {row["lr"] for row in runs} == {best}
+        assert about == linear_writers.described(linear_writers.FULL)[name]
+    assert len({row["tokens"] for row in record["runs"]}) == 1
+
+
+def test_the_recorded_loss_of_the_test_plays_is_that_of_its_positions(record):
+    for row in record["runs"]:
+        assert len(row["by_position"]) == len(record["edges"]) - 1
+        assert row["test"] == pytest.approx(linear_writers.within(record, row["by_position"]))
+
+
+def test_the_recorded_state_does_not_grow_and_the_cache_does(record):
+    rows = {(row["architecture"], row["n"]): row for row in record["decoding_rows"]}
+    lengths = record["decoding"]["lengths"]
+    for name in ("linear", "gated delta"):
+        assert len({rows[name, n]["cache_bytes"] for n in lengths}) == 1
+    for n in lengths:
+        size = record["n_layers"] * 2 * record["sizes"]["d_model"] * 4
+        assert rows["softmax", n]["cache_bytes"] == n * size
+        assert rows["softmax", n]["ratio"] == 1

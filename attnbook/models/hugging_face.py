@@ -127,10 +127,10 @@ def from_transformers(state_dict: Mapping[str, Array], config: Any) -> Any:
 
     Gains and biases have the same shape in both. The tables in `models.gpt2_names`,
     `models.bert_names`, `models.t5_names`, `models.llama_names`, `models.mixtures`,
-    `models.qwen3_next` and `models.deepseek` list the names of every array in both. A tensor that is
-    not in them is an error, unless they list it as harmless, such as buffers of masks and angles.
-    Dropout is left out. Quantised files, such as gpt-oss in MXFP4 and DeepSeek-V3 in FP8, are refused; the same
-    models in bfloat16 can be read.
+    `models.qwen3_next` and `models.deepseek` list the names of every array in both. A tensor that
+    is not in them is an error, unless they list it as harmless, such as buffers of masks and
+    angles. Dropout is left out. Quantised files, such as gpt-oss in MXFP4 and DeepSeek-V3 in FP8,
+    are refused; the same models in bfloat16 can be read.
     Cost: the cost of reading the tensors of `config`, and O(V d) to compare tied arrays if both are
     stored. Tensors that belong to no array are not read.
 

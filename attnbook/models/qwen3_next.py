@@ -69,6 +69,10 @@ def qwen3_next(config: Config) -> Architecture:
     types = config.choices("layer_types", LAYER_TYPES, n, default)
     d_k, d_v = config.size("linear_key_head_dim"), config.size("linear_value_head_dim")
     h_k, h = config.size("linear_num_key_heads"), config.size("linear_num_value_heads")
+    if h % h_k:
+        raise ValueError(
+            f"config['linear_num_key_heads'] must divide linear_num_value_heads = {h}, got {h_k}"
+        )
     width = config.size("linear_conv_kernel_dim")
     sizes = {
         **{"d_k": d_k, "d_v": d_v, "h_k": h_k, "h": h, "g": h // h_k, "gd_v": h // h_k * d_v},

@@ -93,8 +93,7 @@ def options_of(
     learns the places of the tokens, the first of which stands at `start`, after what a cache holds.
     """
     positions, turn = weights.positions, rotation(start) if rotate else None
-    attentions = with_scores(weights.layers)
-    if positions is not None and attentions:
+    if positions is not None and (attentions := with_scores(weights.layers)):
         n, n_heads = x.shape[-2], attentions[0].n_heads
         own = positions.bias(n_heads, n, start + n, x)
         bias = own if bias is None else bias if own is None else own + bias

@@ -4,6 +4,7 @@ from copy import deepcopy
 from dataclasses import fields
 
 import pytest
+import tiny_models
 from cases import every_day
 from tiny_decoders import DYNAMIC, LONG, THETA
 from tiny_models import decoder, numbers, tokens, torch
@@ -49,6 +50,22 @@ HARMLESS = {
 }
 """Entries that change no logits."""
 
+OLDER = {
+    "gpt2": {
+        *("attn_pdrop", "reorder_and_upcast_attn", "summary_activation", "summary_first_dropout"),
+        *("summary_proj_to_labels", "summary_type", "summary_use_proj"),
+    },
+    "bert": {
+        *("attention_probs_dropout_prob", "classifier_dropout", "hidden_dropout_prob"),
+        "tie_word_embeddings",  # of a head that is left out
+    },
+    "t5": {
+        *("classifier_dropout", "decoder_start_token_id", "dropout_rate", "initializer_factor"),
+        *("dense_act_fn", "is_gated_act", "is_decoder"),  # made of other entries
+    },
+}
+"""What is harmless in the models that are no relatives of Llama."""
+
 UNUSED = {
     "model_type",
     "head_dim of DeepseekV2",  # made of other entries
@@ -87,6 +104,13 @@ def test_every_entry_is_read_or_harmless(kind):
     assert entries - asked == entries & HARMLESS
     assert not asked & HARMLESS
     assert {x.name for x in fields(model.config)} - set(model.config.attribute_map) <= entries
+
+
+@pytest.mark.parametrize("kind", OLDER)
+def test_every_entry_of_other_models_is_read_or_harmless(kind):
+    model = getattr(tiny_models, kind)()
+    entries = set(model.config.to_dict())
+    assert entries - read(model) == entries & (HARMLESS | OLDER[kind])
 
 
 def others(name, value):

@@ -19,6 +19,7 @@ PUBLISHED = {
     "Mixtral": {
         **{"rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "sliding_window": None},
         **{"router_aux_loss_coef": 0.02, "output_router_logits": False, "head_dim": None},
+        "hidden_size": 24,
     },
     "Qwen2": {
         **{"max_window_layers": 1, "sliding_window": 131072, "use_sliding_window": False},

@@ -71,10 +71,15 @@ DECODERS = {
     ),
     "qwen3": partial(decoder, "Qwen3"),
     "qwen3 moe": partial(decoder, "Qwen3Moe"),
-    "qwen3-next": partial(decoder, "Qwen3Next", 0.4),
+    "qwen3-next": partial(decoder, "Qwen3Next", spread=0.4),
     "qwen3-next, dense": partial(
-        *(decoder, "Qwen3Next", 0.4),
-        **{"mlp_only_layers": [0, 1], "num_hidden_layers": 2, "norm_topk_prob": False},
+        *(decoder, "Qwen3Next"),
+        **{
+            "spread": 0.4,
+            "mlp_only_layers": [0, 1],
+            "num_hidden_layers": 2,
+            "norm_topk_prob": False,
+        },
         layer_types=["full_attention", "linear_attention"],
     ),
     "gpt-oss": partial(decoder, "GptOss"),

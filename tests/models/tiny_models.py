@@ -77,7 +77,7 @@ OWN = {
     "GptOss": {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 3},
     "Qwen3Next": {
         **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 5},
-        **{"linear_value_head_dim": 7, "num_hidden_layers": 4, "head_dim": 8, **EXPERTS},
+        **{"linear_value_head_dim": 7, "num_hidden_layers": 4, "head_dim": 16, **EXPERTS},
         **{"num_experts": 5, "shared_expert_intermediate_size": 9, "mlp_only_layers": [1]},
     },
     "DeepseekV2": LATENT,

@@ -340,7 +340,7 @@ def heads(*arguments, **options):
 
 ERRORS = """
 part(self_attention=attnbook.SingleHeadWeights.init(0, 6, d_k=2, d_v=6))
-    TypeError: self_attention must be MultiHeadWeights, got SingleHeadWeights
+    TypeError: self_attention must be MultiHeadWeights or LatentWeights, got SingleHeadWeights
 part(feed_forward_norm=np.ones(6))
     TypeError: feed_forward_norm must be LayerNormWeights or RMSNormWeights, got ndarray
 part(feed_forward=FeedForwardWeights.init(0, 6, 5).to(dtype="float32"))
