@@ -28,6 +28,7 @@ CHAPTERS = {
         "kernels/score_tiles.py",
         "kernels/tiled.py",
     ),
+    "linear_attention": ("linear_attention",),
     "hashing": ("hashing",),
     "estimators": ("sketch/estimators.py", "sketch/tails.py"),
     "sketch": ("sketch/reference_query.py", "sketch/functional.py"),
@@ -63,7 +64,7 @@ GIVEN = (
 )
 """What is there from the start, but for what a chapter writes."""
 
-LEFT_OUT = re.compile(r"cuda|triton|test_state_file")
+LEFT_OUT = re.compile(r"cuda|triton|numba_chunks|test_state_file")
 """Names of files for machines that the chapters here do not need, and of a test of old files."""
 
 BESIDE = ("cases", "conftest", "oracle", "error_table", "cupy_on_cpu")
