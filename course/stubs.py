@@ -28,7 +28,6 @@ CHAPTERS = {
         "kernels/score_tiles.py",
         "kernels/tiled.py",
     ),
-    "linear_attention": ("linear_attention",),
     "hashing": ("hashing",),
     "estimators": ("sketch/estimators.py", "sketch/tails.py"),
     "sketch": ("sketch/reference_query.py", "sketch/functional.py"),
@@ -37,7 +36,11 @@ CHAPTERS = {
 
 TESTS = {
     "single_head": ("single_head",),
-    "backpropagation": ("training/test_backpropagation.py", "training/test_cross_entropy.py"),
+    "backpropagation": (
+        "training/test_backpropagation.py",
+        "training/test_backpropagation_of_heads.py",
+        "training/test_cross_entropy.py",
+    ),
     "training": ("training/test_optimizers.py", "training/test_schedules.py"),
     "fast_attention": ("kernels/test_kernels.py",),
     "estimators": ("sketch/test_estimators.py", "sketch/test_tails.py"),
@@ -50,7 +53,7 @@ TESTS = {
 """The tests of chapters that write files of a room; those of the others are their rooms'."""
 
 GIVEN = (
-    *("arrays", "compilers", "plots.py"),
+    *("arrays", "compilers", "linear_attention", "plots.py"),
     *(
         "kernels/__init__.py",
         "kernels/backends.py",
