@@ -14,7 +14,7 @@ import attnbook.sketch
 HEAVY = {"torch", "cupy", "numba", "triton", "matplotlib", "scipy", "pandas", "sklearn"}
 NOT_YET = {
     *("check", "data", "decoding", "distributed", "hashing"),
-    *("linear_attention", "models", "nn", "plots", "sketch", "sparse_attention"),
+    *("models", "nn", "plots", "sketch", "sparse_attention"),
 }
 """Rooms that are imported when they are first used."""
 

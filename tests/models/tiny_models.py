@@ -1,5 +1,6 @@
 """Small models of `transformers` with random numbers in every weight: the judges of ours."""
 
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -46,7 +47,8 @@ def gpt2(spread: float = 1.0, seed: int = 0, **options: Any) -> Any:
 def decoder(kind: str, spread: float = 1.0, seed: int = 0, **options: Any) -> Any:
     """Return a relative of Llama; `kind` begins the names of its classes."""
     config = getattr(theirs, f"{CONFIGS.get(kind, kind)}Config")
-    config = config(**SPECIAL, **{**SIZES, **OWN.get(kind, {}), **options})
+    # a copy, because a config writes its own defaults into the dicts that it is given
+    config = config(**SPECIAL, **deepcopy({**SIZES, **OWN.get(kind, {}), **options}))
     config._attn_implementation = "eager"  # which knows soft-capping and sinks
     config._experts_implementation = "eager"  # which knows float64
     return shaken(getattr(theirs, f"{kind}ForCausalLM")(config), spread, seed)
