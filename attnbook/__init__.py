@@ -9,6 +9,8 @@ from attnbook.multi_head.attention import (
 )
 from attnbook.multi_head.heads import merge_heads, split_heads
 from attnbook.multi_head.weights import MultiHeadWeights
+from attnbook.normalization.layer_norm import LayerNormWeights, layer_norm
+from attnbook.normalization.rms_norm import RMSNormWeights, rms_norm
 from attnbook.single_head.attention import attention, attention_vjp, attention_weights
 from attnbook.single_head.head import (
     SingleHeadWeights,
@@ -37,8 +39,6 @@ from attnbook.transformers.feed_forward import (
     feed_forward,
 )
 from attnbook.transformers.layer import DecoderLayerWeights, EncoderLayerWeights
-from attnbook.transformers.layer_norm import LayerNormWeights, layer_norm
-from attnbook.transformers.rms_norm import RMSNormWeights, rms_norm
 from attnbook.transformers.rotary_layout import rotary_layout
 from attnbook.transformers.stack import DecoderWeights, EncoderWeights
 from attnbook.transformers.transformer import transformer

@@ -126,6 +126,7 @@ def public_calls():
             **{"sinks": 2, "window": 5, "n_tables": 8, "n_projections": 3, "seed": 0},
             **{"impl": "reference"},
         },
+        decoding.WindowCache: {"weights": language},
         decoding.greedy_decode: {
             **{"weights": model, "source": ids, "prompt": 1, "max_length": 2, "stop": 3},
             **{"pad": 0, "cache": True},

@@ -182,15 +182,19 @@ class Weights(ArrayTree):
     """Base of the frozen dataclasses of learned arrays."""
 
     token_widths: ClassVar[tuple[str, ...]] = ()  # letters of the widths that tokens have
+    undrawn: ClassVar[tuple[str, ...]] = ()  # fields that `init` leaves None
 
     @classmethod
     def drawn(cls, rng: "np.random.Generator", *, bias: bool, **sizes: int) -> dict[str, Any]:
         """Return a value for each array by the letters of its axes; None where one has no size.
 
-        A matrix is Xavier-uniform, a bias is zeros, or None without `bias`.
+        A matrix is Xavier-uniform, a bias is zeros, or None without `bias`. Nothing is drawn for
+        the names in `undrawn`.
         """
         made: dict[str, Any] = dict.fromkeys(cls.axis_letters)
         for name, letters in cls.axis_letters.items():
+            if name in cls.undrawn:
+                continue
             shape = [sizes[letter] for letter in letters if letter in sizes]
             if len(shape) == len(letters) == 2:
                 made[name] = xavier(rng, *shape)

@@ -8,6 +8,7 @@ from array_api_compat import device
 from attnbook.arrays.arguments import check_array, check_floats, check_int
 from attnbook.arrays.array import Array, array_namespace
 from attnbook.kernels import Impl
+from attnbook.transformers.weights import TransformerWeights
 
 BLOCK = 64
 """The space for tokens is a multiple of this."""
@@ -131,7 +132,7 @@ class KVCache:
         total = n + keys.shape[-2]
         if n == 0 or total > held[0].shape[-2]:
             capacity = -(-max(total, 2 * n) // BLOCK) * BLOCK
-            held = self._rooms[layer] = _moved(held, n, capacity)
+            held = self._rooms[layer] = moved(held, n, capacity)
         held[0][..., n:total, :] = keys
         held[1][..., n:total, :] = values
         self._lengths[layer] = total
@@ -140,6 +141,9 @@ class KVCache:
     def impl_for(self, layer: int, impl: Impl) -> Impl:
         """Return the implementation of attention for the next tokens of a layer: `impl` itself."""
         return impl
+
+    def check_weights(self, weights: TransformerWeights) -> None:
+        """Raise unless the cache fits a model with these weights; the decoding functions ask."""
 
     def truncate(self, n: int) -> None:
         """Cut every layer back to its first n tokens.
@@ -176,7 +180,7 @@ class KVCache:
             self._rooms[layer] = gather(keys, index), gather(values, index)
 
 
-def _moved(room, n, capacity):
+def moved(room, n, capacity):
     """Return arrays with space for `capacity` tokens that hold the `n` tokens of `room`."""
     xp, larger = array_namespace(room[0]), []
     for x in room:

@@ -1,9 +1,9 @@
 """Llama 2 and 3: a decoder alone, pre-norm by RMSNorm, rotary positions, SwiGLU, grouped heads."""
 
 from attnbook.models.architecture import Architecture, Config, sizes_of
+from attnbook.normalization.rms_norm import RMSNormWeights
 from attnbook.positions import Llama3Scaling, Rotary
 from attnbook.transformers.feed_forward import GatedFeedForwardWeights
-from attnbook.transformers.rms_norm import RMSNormWeights
 from attnbook.transformers.weights import TransformerWeights
 
 NAMES = {

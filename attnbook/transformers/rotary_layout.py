@@ -1,12 +1,11 @@
 """The two layouts of rotary positions: a model in one becomes the same model in the other."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from attnbook.arrays.arguments import check_bool
-from attnbook.arrays.array import Array
 from attnbook.arrays.weights import check_part
+from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.positions.rotation import Rotary, to_halves, to_interleaved
 from attnbook.transformers.stack import DecoderWeights, EncoderWeights
 from attnbook.transformers.weights import TransformerWeights
@@ -27,7 +26,7 @@ def rotary_layout(weights: Any, *, interleaved: bool) -> Any:
     Returns
     -------
     weights of the same class
-        The columns of W_Q and W_K, and their biases, are reordered within each head, and
+        The columns of W_Q and W_K, their biases and their norms are reordered within each head, and
         `positions` records the new layout. Queries and keys have the same dot products as before,
         so every output is the same up to the order in which the products are summed. Weights that
         already have the layout are returned unchanged.
@@ -65,21 +64,35 @@ def rotary_layout(weights: Any, *, interleaved: bool) -> Any:
 
 
 def _stack(weights: Any, positions: Any, interleaved: bool) -> Any:
-    if not isinstance(positions, Rotary):
+    own = [getattr(layer, "rotary", None) or positions for layer in weights.layers]
+    if not any(isinstance(one, Rotary) for one in (positions, *own)):
         got = type(positions).__name__ if positions else None
         raise ValueError(f"weights must have rotary positions, got {got}")
-    if positions.interleaved == interleaved:
-        return weights
-    change = to_interleaved if interleaved else to_halves
-    layers = tuple(_layer(layer, change, positions.width) for layer in weights.layers)
-    positions = replace(positions, interleaved=interleaved)
-    return replace(weights, layers=layers, positions=positions)
+    changes = [isinstance(one, Rotary) and one.interleaved != interleaved for one in own]
+    layers = tuple(
+        _layer(layer, one, interleaved) if is_other else layer
+        for layer, one, is_other in zip(weights.layers, own, changes, strict=True)
+    )
+    if isinstance(positions, Rotary) and positions.interleaved != interleaved:
+        positions = replace(positions, interleaved=interleaved)
+        return replace(weights, layers=layers, positions=positions)
+    return replace(weights, layers=layers) if any(changes) else weights
 
 
-def _layer(layer: Any, change: Callable[..., Array], width: int | None) -> Any:
+def _layer(layer: Any, rotary: Rotary, interleaved: bool) -> Any:
+    change, width = to_interleaved if interleaved else to_halves, rotary.width
     heads, new = layer.self_attention, {}
+    check_part("self_attention", heads, MultiHeadWeights)
     for letter, n in (("Q", heads.n_heads), ("K", heads.n_kv_heads)):
         for name in (f"W_{letter}", f"b_{letter}"):
             x = getattr(heads, name)
             new[name] = None if x is None else change(x, n, width=width)
-    return replace(layer, self_attention=replace(heads, **new))
+    for name in ("q_norm", "k_norm"):
+        norm = getattr(heads, name)
+        if norm is not None:
+            parts = {part: change(x, width=width) for part, x in norm.arrays().items()}
+            new[name] = replace(norm, **parts)
+    own = {"self_attention": replace(heads, **new)}
+    if getattr(layer, "rotary", None) is not None:
+        own["rotary"] = replace(rotary, interleaved=interleaved)
+    return replace(layer, **own)

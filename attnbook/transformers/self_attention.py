@@ -1,14 +1,14 @@
 """Self-attention inside a layer: where its tokens stand, who may see whom, and who attends."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from attnbook.arrays.array import Array
 from attnbook.kernels import REFERENCE, Impl
 from attnbook.multi_head.attention import Turn, attend, keys_and_values
 from attnbook.multi_head.weights import MultiHeadWeights
-from attnbook.positions.rotation import rotation
+from attnbook.positions.rotation import Rotary, rotation
 
 Drop = Callable[[Array], Array]
 """Dropout, or whatever else is done to the output of a sublayer before it is added."""
@@ -41,6 +41,10 @@ class LayerOptions:
         Applied to what is added to the tokens, and to hidden units.
     impl : str or callable
         Who attends.
+    start : int
+        The position of the first token.
+    turns : list of pairs
+        The rotations of layers with a `Rotary` of their own, which `with_rotary` enters.
     """
 
     mask: Array | None = None
@@ -50,6 +54,19 @@ class LayerOptions:
     is_causal: bool = False
     drop: Drop | None = None
     impl: Impl = REFERENCE
+    start: int = 0
+    turns: list[tuple[Rotary, Turn]] = field(default_factory=list)
+
+    def with_rotary(self, rotary: Rotary) -> "LayerOptions":
+        """Return the options of a layer with positions of its own; equal layers share angles."""
+        turn = None
+        for known, its_turn in self.turns:
+            turn = its_turn if known == rotary else turn
+        if turn is None:
+            turn = rotary.turn(self.start)
+            self.turns.append((rotary, turn))
+        given = (self.mask, self.memory_mask, turn, self.bias, self.is_causal, self.drop, self.impl)
+        return LayerOptions(*given, self.start, self.turns)
 
 
 def options_of(
@@ -76,10 +93,10 @@ def options_of(
         own = positions.bias(n_heads, n, start + n, x)
         bias = own if bias is None else bias if own is None else own + bias
         turn = positions.turn(start)
-    return LayerOptions(mask, memory_mask, turn, bias, is_causal, drop, impl)
+    return LayerOptions(mask, memory_mask, turn, bias, is_causal, drop, impl, start)
 
 
-def self_attention_of(
+def multi_head_self_attention_of(
     x: Array, weights: MultiHeadWeights, options: LayerOptions, keep: Keep | None = None
 ) -> Array:
     """Attend to `x` itself, and to the tokens before it that `keep` knows."""
@@ -94,3 +111,19 @@ def self_attention_of(
         impl=impl,
         is_causal=options.is_causal,
     )
+
+
+SelfAttentionWeights = MultiHeadWeights
+"""The weights that the self-attention of a layer may have.
+
+Each class has `n_heads` and `d_k`, which masks and positions must fit, and the widths `d_query` and
+`d_out` of the tokens that it reads and of what it returns.
+"""
+
+SELF_ATTENTIONS: dict[type, Callable[..., Array]] = {
+    MultiHeadWeights: multi_head_self_attention_of,
+}
+"""The function of each class of weights: ``SELF_ATTENTIONS[type(weights)](x, weights, options)``.
+
+Each also takes `keep`, the layer of a cache, or None.
+"""

@@ -10,12 +10,12 @@ from attnbook.arrays.array import Array
 from attnbook.arrays.projections import check_width
 from attnbook.arrays.weights import Weights, check_part
 from attnbook.multi_head.masks import check_head_bias, check_head_mask
+from attnbook.normalization.normalization import NormWeights, first_norm
 from attnbook.positions.biases import Alibi, RelativeBias
 from attnbook.positions.piece import AttentionPositions
 from attnbook.positions.rotation import Rotary
 from attnbook.transformers.dropout import check_drop
 from attnbook.transformers.layer import DecoderLayerWeights, EncoderLayerWeights
-from attnbook.transformers.normalization import NormWeights, first_norm
 
 
 class Stack(Weights):
@@ -133,6 +133,12 @@ class DecoderWeights(Stack):
             raise ValueError(
                 "layers must all attend to a memory of one width, or none to any, "
                 f"got {' and '.join(str(width) for width in widths)}"
+            )
+        has_own = any(layer.rotary is not None for layer in self.layers)
+        if has_own and not isinstance(self.positions, Rotary | None):
+            raise ValueError(
+                f"positions must be Rotary or None, since layers have a rotary of their own, "
+                f"got {type(self.positions).__name__}"
             )
 
 

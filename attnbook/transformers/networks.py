@@ -1,0 +1,19 @@
+"""The feed-forward networks: what stands in the slot behind the attention of a layer."""
+
+from collections.abc import Callable
+
+from attnbook.arrays.array import Array
+from attnbook.transformers.feed_forward import (
+    FeedForwardWeights,
+    GatedFeedForwardWeights,
+    feed_forward_of,
+)
+
+NetworkWeights = FeedForwardWeights | GatedFeedForwardWeights
+"""The weights that the slot takes."""
+
+NETWORKS: dict[type, Callable[..., Array]] = {
+    FeedForwardWeights: feed_forward_of,
+    GatedFeedForwardWeights: feed_forward_of,
+}
+"""The function of each class of weights: ``NETWORKS[type(weights)](x, weights, drop)``."""
