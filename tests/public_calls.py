@@ -26,6 +26,9 @@ def public_calls():
     ids, lengths = np.array([[1, 2, 0], [2, 1, 1]]), [2, 3]
     single = attnbook.SingleHeadWeights.init(0, 5, d_k=3, d_v=2)
     many = attnbook.MultiHeadWeights.init(0, 4, 2)
+    latent = attnbook.LatentWeights.init(0, 4, 2, rank=3, q_rank=5)
+    experts = {"n_experts": 5, "top_k": 2}
+    mixture = attnbook.MixtureWeights.init(0, 4, 3, **experts, shared=2, bias=True)
     sizes = {"d_model": 4, "n_heads": 2, "d_ff": 3}
     encoder = attnbook.EncoderWeights.init(0, 2, **sizes)
     decoder = attnbook.DecoderWeights.init(0, 2, **sizes)
@@ -53,9 +56,17 @@ def public_calls():
             **{"query": x, "key": x, "value": x, "weights": many, "mask": np.eye(3, dtype=bool)},
             **{"is_causal": True, "impl": "naive"},
         },
+        attnbook.latent_attention: {
+            **{"x": x, "weights": latent, "mask": np.eye(3, dtype=bool), "is_causal": True},
+            **{"rotary": positions.Rotary(interleaved=True), "form": "absorbed", "impl": "naive"},
+        },
         attnbook.layer_norm: {"x": x, "gain": np.ones(4), "bias": np.ones(4), "epsilon": 1e-5},
         attnbook.rms_norm: {"x": x, "gain": np.ones(4), "epsilon": 1e-5},
         attnbook.feed_forward: {"x": x, "weights": encoder.layers[0].feed_forward},
+        attnbook.mixture_of_experts: {"x": x, "weights": mixture},
+        attnbook.route: {"x": x, "weights": mixture.router},
+        attnbook.load_balancing_loss: {"x": x, "weights": mixture.router},
+        attnbook.expert_load: {"experts": ids, "n_experts": 3},
         attnbook.dropout: {"x": x, "rate": 0.5, "rng": 0},
         attnbook.embed: {"ids": ids, "table": np.ones((5, 4)), "scale": True},
         attnbook.encoder_layer: {"x": x, "weights": encoder.layers[0], "rotate": False},
@@ -91,6 +102,15 @@ def public_calls():
         attnbook.GatedFeedForwardWeights.init: {
             **{"rng": 0, "d_model": 4, "d_ff": 3},
             **{"activation": "gelu", "bias": True},
+        },
+        attnbook.LatentWeights.init: {
+            **{"rng": 0, "d_model": 4, "n_heads": 2, "rank": 3, "q_rank": 5},
+            **{"d_nope": 2, "d_rope": 2, "d_v": 3},
+        },
+        attnbook.RouterWeights.init: {"rng": 0, "d_model": 4, **experts},
+        attnbook.MixtureWeights.init: {
+            **{"rng": 0, "d_model": 4, "d_ff": 3, **experts, "shared": 2},
+            **{"activation": "clamped_swiglu", "bias": True},
         },
         attnbook.EncoderLayerWeights.init: {"rng": 0, **sizes, "norm": "pre"},
         attnbook.DecoderLayerWeights.init: {"rng": 0, **sizes, "cross": True},

@@ -14,6 +14,7 @@ from attnbook.hashing.collision import at_least_twice, log_chance
 from attnbook.hashing.projections import angle_of
 from attnbook.hashing.simhash import SimHash
 from attnbook.kernels import Impl, naive
+from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.transformers.weights import TransformerWeights
 
 MOST_BITS = 16
@@ -210,8 +211,14 @@ class HybridCache(KVCache):
             layer.cut(n)
 
     def check_weights(self, weights: TransformerWeights) -> None:
-        """Raise a ValueError if heads have a window, sinks or a cap: the tables know none."""
+        """Raise a ValueError if heads have latents, a window, sinks or a cap: unknown to tables."""
         for i, layer in enumerate(weights.decoder.layers):
+            if not isinstance(layer.self_attention, MultiHeadWeights):
+                kind = type(layer.self_attention).__name__
+                raise ValueError(
+                    f"cache must be a KVCache for weights without MultiHeadWeights, got a "
+                    f"HybridCache and {kind} in layer {i}"
+                )
             for name in ("window", "sinks", "cap"):
                 if getattr(layer.self_attention, name, None) is not None:
                     raise ValueError(

@@ -7,7 +7,9 @@ except ImportError as error:
 
 from attnbook.nn.attention import Attention, MultiHeadAttention
 from attnbook.nn.feed_forward import FeedForward, GatedFeedForward
+from attnbook.nn.latent import LatentAttention
 from attnbook.nn.layers import DecoderLayer, EncoderLayer
+from attnbook.nn.mixture import MixtureOfExperts, Router
 from attnbook.nn.normalization import LayerNorm, RMSNorm
 from attnbook.nn.positions import RelativeBias
 from attnbook.nn.transformer import Decoder, Encoder, Transformer
@@ -20,9 +22,12 @@ __all__ = [
     "EncoderLayer",
     "FeedForward",
     "GatedFeedForward",
+    "LatentAttention",
     "LayerNorm",
+    "MixtureOfExperts",
     "MultiHeadAttention",
     "RMSNorm",
     "RelativeBias",
+    "Router",
     "Transformer",
 ]

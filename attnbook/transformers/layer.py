@@ -48,8 +48,9 @@ class Layer(Weights):
         for name, axis, shape in misfits(self, d_model, self.of_memory):
             if axis == 0 and len(shape) == 2:
                 raise ValueError(f"{name} must have {d_model} rows, got shape {shape}")
+            where = "its last axis" if axis == len(shape) - 1 else f"axis {axis}"
             raise ValueError(
-                f"{name} must have length {d_model} on its last axis, the width of the tokens "
+                f"{name} must have length {d_model} on {where}, the width of the tokens "
                 f"that it is added to, got shape {shape}"
             )
         for name in ("self_attention", "cross_attention"):
@@ -140,9 +141,9 @@ class EncoderLayerWeights(Layer):
 
     Attributes
     ----------
-    self_attention : MultiHeadWeights
+    self_attention : MultiHeadWeights or LatentWeights
         From d_model to d_model.
-    feed_forward : FeedForwardWeights or GatedFeedForwardWeights
+    feed_forward : FeedForwardWeights, GatedFeedForwardWeights or MixtureWeights
         From d_model to d_model.
     self_attention_norm, feed_forward_norm : LayerNormWeights or RMSNormWeights
     norm : str
@@ -177,12 +178,12 @@ class DecoderLayerWeights(Layer):
 
     Attributes
     ----------
-    self_attention : MultiHeadWeights
+    self_attention : MultiHeadWeights or LatentWeights
         From d_model to d_model.
     cross_attention : MultiHeadWeights, optional
         Its queries and its output have width d_model, its keys and values the width of the memory.
         Without it, the layer attends only to its own tokens, as in a language model.
-    feed_forward : FeedForwardWeights or GatedFeedForwardWeights
+    feed_forward : FeedForwardWeights, GatedFeedForwardWeights or MixtureWeights
         From d_model to d_model.
     self_attention_norm, feed_forward_norm : LayerNormWeights or RMSNormWeights
     cross_attention_norm : LayerNormWeights or RMSNormWeights, optional

@@ -8,12 +8,14 @@ from attnbook.transformers.feed_forward import (
     GatedFeedForwardWeights,
     feed_forward_of,
 )
+from attnbook.transformers.mixture import MixtureWeights, mixture_of
 
-NetworkWeights = FeedForwardWeights | GatedFeedForwardWeights
+NetworkWeights = FeedForwardWeights | GatedFeedForwardWeights | MixtureWeights
 """The weights that the slot takes."""
 
 NETWORKS: dict[type, Callable[..., Array]] = {
     FeedForwardWeights: feed_forward_of,
     GatedFeedForwardWeights: feed_forward_of,
+    MixtureWeights: mixture_of,
 }
 """The function of each class of weights: ``NETWORKS[type(weights)](x, weights, drop)``."""

@@ -1,10 +1,15 @@
 """The two layouts of rotary positions: a model in one becomes the same model in the other."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from attnbook.arrays.arguments import check_bool
+from attnbook.arrays.array import array_namespace
 from attnbook.arrays.weights import check_part
+from attnbook.multi_head.heads import merge_heads_of, split_heads_of
+from attnbook.multi_head.latent_weights import LatentWeights
 from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.positions.rotation import Rotary, to_halves, to_interleaved
 from attnbook.transformers.stack import DecoderWeights, EncoderWeights
@@ -27,9 +32,10 @@ def rotary_layout(weights: Any, *, interleaved: bool) -> Any:
     -------
     weights of the same class
         The columns of W_Q and W_K, their biases and their norms are reordered within each head, and
-        `positions` records the new layout. Queries and keys have the same dot products as before,
-        so every output is the same up to the order in which the products are summed. Weights that
-        already have the layout are returned unchanged.
+        `positions` records the new layout; of `LatentWeights`, the columns of W_UQ and W_KR that
+        are rotated. Queries and keys have the same dot products as before, so every output is the
+        same up to the order in which the products are summed. Weights that already have the layout
+        are returned unchanged.
 
     Raises
     ------
@@ -80,19 +86,39 @@ def _stack(weights: Any, positions: Any, interleaved: bool) -> Any:
 
 
 def _layer(layer: Any, rotary: Rotary, interleaved: bool) -> Any:
-    change, width = to_interleaved if interleaved else to_halves, rotary.width
-    heads, new = layer.self_attention, {}
-    check_part("self_attention", heads, MultiHeadWeights)
-    for letter, n in (("Q", heads.n_heads), ("K", heads.n_kv_heads)):
-        for name in (f"W_{letter}", f"b_{letter}"):
-            x = getattr(heads, name)
-            new[name] = None if x is None else change(x, n, width=width)
-    for name in ("q_norm", "k_norm"):
-        norm = getattr(heads, name)
-        if norm is not None:
-            parts = {part: change(x, width=width) for part, x in norm.arrays().items()}
-            new[name] = replace(norm, **parts)
-    own = {"self_attention": replace(heads, **new)}
+    change = partial(to_interleaved if interleaved else to_halves, width=rotary.width)
+    check_part("self_attention", layer.self_attention, *REORDERED)
+    heads = REORDERED[type(layer.self_attention)](layer.self_attention, change)
+    own: dict[str, Any] = {"self_attention": heads}
     if getattr(layer, "rotary", None) is not None:
         own["rotary"] = replace(rotary, interleaved=interleaved)
     return replace(layer, **own)
+
+
+def _heads(heads: MultiHeadWeights, change: Any) -> MultiHeadWeights:
+    new: dict[str, Any] = {}
+    for letter, n in (("Q", heads.n_heads), ("K", heads.n_kv_heads)):
+        for name in (f"W_{letter}", f"b_{letter}"):
+            x = getattr(heads, name)
+            new[name] = None if x is None else change(x, n)
+    for name in ("q_norm", "k_norm"):
+        norm = getattr(heads, name)
+        if norm is not None:
+            parts = {part: change(x) for part, x in norm.arrays().items()}
+            new[name] = replace(norm, **parts)
+    return replace(heads, **new)
+
+
+def _latent(weights: LatentWeights, change: Any) -> LatentWeights:
+    """Reorder the columns that make the rotated part of the queries, and the shared key."""
+    xp, d = array_namespace(weights.W_UQ), weights.d_nope
+    heads = split_heads_of(weights.W_UQ, weights.n_heads)  # (h, r_q, d_nope + d_rope)
+    W_UQ = merge_heads_of(xp.concat([heads[..., :d], change(heads[..., d:])], axis=-1))
+    return replace(weights, W_UQ=W_UQ, W_KR=change(weights.W_KR))
+
+
+REORDERED: dict[type, Callable[[Any, Any], Any]] = {
+    MultiHeadWeights: _heads,
+    LatentWeights: _latent,
+}
+"""What reorders the features of each class of weights: ``REORDERED[type(weights)]``."""

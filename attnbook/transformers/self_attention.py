@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 from attnbook.arrays.array import Array
 from attnbook.kernels import REFERENCE, Impl
 from attnbook.multi_head.attention import Turn, attend, keys_and_values
+from attnbook.multi_head.latent import attend_to_latents, latents_of
+from attnbook.multi_head.latent_weights import LatentWeights
 from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.positions.rotation import Rotary, rotation
 
@@ -113,7 +115,25 @@ def multi_head_self_attention_of(
     )
 
 
-SelfAttentionWeights = MultiHeadWeights
+def latent_self_attention_of(
+    x: Array, weights: LatentWeights, options: LayerOptions, keep: Keep | None = None
+) -> Array:
+    """Attend to `x` itself, and to the tokens before it of which `keep` has the latents."""
+    latents, impl = latents_of(x, weights, options.turn), options.impl
+    if keep is not None:
+        impl = keep.cache.impl_for(keep.layer, impl)
+        latents = keep.cache.append(keep.layer, *latents)
+    return attend_to_latents(
+        *(x, latents, weights, options.mask),
+        turn=options.turn,
+        bias=options.bias,
+        impl=impl,
+        is_causal=options.is_causal,
+        form="full" if keep is None else "absorbed",
+    )
+
+
+SelfAttentionWeights = MultiHeadWeights | LatentWeights
 """The weights that the self-attention of a layer may have.
 
 Each class has `n_heads` and `d_k`, which masks and positions must fit, and the widths `d_query` and
@@ -122,6 +142,7 @@ Each class has `n_heads` and `d_k`, which masks and positions must fit, and the 
 
 SELF_ATTENTIONS: dict[type, Callable[..., Array]] = {
     MultiHeadWeights: multi_head_self_attention_of,
+    LatentWeights: latent_self_attention_of,
 }
 """The function of each class of weights: ``SELF_ATTENTIONS[type(weights)](x, weights, options)``.
 

@@ -120,7 +120,9 @@ def decoder_layer_with_vjp(
     >>> vjp(output)[1].feed_forward.W_1.shape
     (8, 32)
     """
-    own, feed, order = weights.self_attention, weights.feed_forward, weights.norm
+    own: Any = weights.self_attention  # of classes with a backward pass, as has been checked
+    feed: Any = weights.feed_forward
+    order = weights.norm
     positions = positions if weights.rotary is None else weights.rotary
     own_after, feed_after = weights.self_attention_post_norm, weights.feed_forward_post_norm
     attend = partial(multi_head_with_vjp, weights=own, mask=mask, bias=bias, positions=positions)

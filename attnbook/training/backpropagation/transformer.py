@@ -186,8 +186,9 @@ def gradients(
     Raises
     ------
     TypeError
-        If `weights` is not a `TransformerWeights` or is in half precision, ids are not integers, a
-        mask is not boolean, or libraries differ.
+        If `weights` is not a `TransformerWeights` or is in half precision, a layer has another
+        attention than `MultiHeadWeights` or a mixture of experts, ids are not integers, a mask is
+        not boolean, or libraries differ.
     ValueError
         If `weights` has an encoder, an id is not in the vocabulary, shapes do not match, or
         `label_smoothing` is not from 0 to 1.
