@@ -186,7 +186,7 @@ def hashed(
 
 
 METHODS: dict[str, Callable[..., Answer]] = {
-    **{"window": window, "HybridCache": hashed, "blocks": blocks, "indexer": indexed},
+    **{"indexer": indexed, "HybridCache": hashed, "blocks": blocks, "window": window},
     "best keys": best_keys,
 }
 RANDOM = {"HybridCache", "indexer"}
@@ -205,7 +205,7 @@ def grid(name: str, budget: float, n: int) -> list[dict[str, Any]]:
     if name == "HybridCache":
         return [
             {"tables": tables, "bits": bits, "window": w}
-            for tables in (8, 16, 32, 64)
+            for tables in (8, 16, 32, 64, 128, 256)
             for bits in (6, 8, 10, 12)
             for w in windows[-2:]
         ]
