@@ -8,7 +8,11 @@ from attnbook.multi_head.attention import (
     multi_head_attention,
 )
 from attnbook.multi_head.heads import merge_heads, split_heads
+from attnbook.multi_head.latent import latent_attention
+from attnbook.multi_head.latent_weights import LatentWeights
 from attnbook.multi_head.weights import MultiHeadWeights
+from attnbook.normalization.layer_norm import LayerNormWeights, layer_norm
+from attnbook.normalization.rms_norm import RMSNormWeights, rms_norm
 from attnbook.single_head.attention import attention, attention_vjp, attention_weights
 from attnbook.single_head.head import (
     SingleHeadWeights,
@@ -37,9 +41,14 @@ from attnbook.transformers.feed_forward import (
     feed_forward,
 )
 from attnbook.transformers.layer import DecoderLayerWeights, EncoderLayerWeights
-from attnbook.transformers.layer_norm import LayerNormWeights, layer_norm
-from attnbook.transformers.rms_norm import RMSNormWeights, rms_norm
+from attnbook.transformers.mixture import MixtureWeights, mixture_of_experts
 from attnbook.transformers.rotary_layout import rotary_layout
+from attnbook.transformers.router import (
+    RouterWeights,
+    expert_load,
+    load_balancing_loss,
+    route,
+)
 from attnbook.transformers.stack import DecoderWeights, EncoderWeights
 from attnbook.transformers.transformer import transformer
 from attnbook.transformers.weights import TransformerWeights
@@ -54,9 +63,12 @@ __all__ = [
     "EncoderWeights",
     "FeedForwardWeights",
     "GatedFeedForwardWeights",
+    "LatentWeights",
     "LayerNormWeights",
+    "MixtureWeights",
     "MultiHeadWeights",
     "RMSNormWeights",
+    "RouterWeights",
     "RunningSoftmax",
     "SingleHeadWeights",
     "TransformerBlockWeights",
@@ -73,19 +85,24 @@ __all__ = [
     "embed",
     "encoder",
     "encoder_layer",
+    "expert_load",
     "feed_forward",
     "gelu",
     "gelu_tanh",
+    "latent_attention",
     "layer_norm",
+    "load_balancing_loss",
     "log_softmax",
     "masking",
     "merge_heads",
+    "mixture_of_experts",
     "move",
     "multi_head_attention",
     "positions",
     "relu",
     "rms_norm",
     "rotary_layout",
+    "route",
     "silu",
     "single_head_attention",
     "softmax",

@@ -18,7 +18,7 @@ CHAPTERS = {
     "single_head": ("single_head", "kernels/naive.py"),
     "multi_head": ("multi_head",),
     "masking": ("masking",),
-    "transformer": ("positions", "transformers"),
+    "transformer": ("normalization", "positions", "transformers"),
     "backpropagation": ("training/backpropagation", "training/loss.py"),
     "training": ("training/optimizers.py", "training/schedules.py"),
     "decoding": ("decoding",),

@@ -301,6 +301,27 @@ def many_heads(seed, h, g=None, d_k=2, d_v=3, widths=(5, 11, 7), d_out=None, bia
     return replace(weights, **dict(named))
 
 
+HEAD_OPTIONS = ("q_norm", "k_norm", "sinks", "W_gate", "cap", "window")
+
+
+def with_head_options(weights, seed=0, names=HEAD_OPTIONS, **changed):
+    """Return the weights with random numbers in the options of these names."""
+    rng = np.random.default_rng(seed)
+    d_k, (d_query, _) = weights.d_k, weights.W_Q.shape
+    drawn = {
+        # an epsilon of some size, since two features may be almost equal
+        "q_norm": attnbook.RMSNormWeights(rng.uniform(0.5, 2, d_k), 0.1),
+        "k_norm": attnbook.LayerNormWeights(
+            rng.uniform(0.5, 2, d_k), rng.standard_normal(d_k), 0.5
+        ),
+        "sinks": rng.standard_normal(weights.n_heads),
+        "W_gate": rng.standard_normal((d_query, weights.n_heads * weights.d_v)),
+        "cap": 0.7,
+        "window": 2,
+    } | changed
+    return replace(weights, **{name: drawn[name] for name in names})
+
+
 @dataclass(frozen=True)
 class HeadsCase:
     """Inputs and weights of multi-head attention as float64 NumPy arrays."""
@@ -317,15 +338,19 @@ class HeadsCase:
         mask = None if self.mask is None else library.array(self.mask)
         return *arrays, library.place(self.weights, dtype), mask
 
+    def arguments_of_numpy(self) -> tuple[Any, ...]:
+        """Return (query, key, value, weights, mask) as they are, in arrays that may be changed."""
+        return self.query.copy(), self.key.copy(), self.value.copy(), self.weights, self.mask
+
     def exact(self, library: ArrayLibrary, dtype: str, **options: Any) -> Any:
         """Return output and weights of the loop, from the numbers that `dtype` makes of these."""
         *arrays, weights, _ = self.arguments(library, dtype)
-        held = {
-            name: x if x is None or isinstance(x, (int, float)) else library.numpy(x)
-            for name, x in vars(weights).items()
-        }
+        numbers = {name: library.numpy(x) for name, x in weights.arrays().items()}
         return oracle.multi_head_attention(
-            *map(library.numpy, arrays), **held, mask=self.mask, **options
+            *map(library.numpy, arrays),
+            **vars(self.weights.filled(numbers)),
+            mask=self.mask,
+            **options,
         )
 
 

@@ -4,6 +4,7 @@ Slow and plain on purpose: no array function of the package or of NumPy does any
 """
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -50,8 +51,11 @@ def log_softmax(x, axis=-1):
     return along(log_softmax_row, x, axis)
 
 
-def scores(query, key, mask=None, bias=None, scale=None):
-    """Return scale · q·k + bias, −∞ where the mask forbids, one pair at a time."""
+def scores(query, key, mask=None, bias=None, scale=None, cap=None):
+    """Return scale · q·k + bias, −∞ where the mask forbids, one pair at a time.
+
+    With a cap c, s = scale · q·k is c · tanh(s / c) instead.
+    """
     query, key = (np.asarray(x, dtype=np.float64) for x in (query, key))
     n_q, d_k = query.shape[-2:]
     n_k = key.shape[-2]
@@ -65,7 +69,9 @@ def scores(query, key, mask=None, bias=None, scale=None):
     for *lead, i, j in np.ndindex(out.shape):
         if mask[(*lead, i, j)]:
             products = (query[(*lead, i, a)] * key[(*lead, j, a)] for a in range(d_k))
-            out[(*lead, i, j)] = scale * math.fsum(products) + bias[(*lead, i, j)]
+            score = scale * math.fsum(products)
+            score = score if cap is None else cap * math.tanh(score / cap)
+            out[(*lead, i, j)] = score + bias[(*lead, i, j)]
     return out
 
 
@@ -133,11 +139,18 @@ def multi_head_attention(
     bias=None,
     rounded=as_it_is,
     turn=as_it_is,
+    W_gate=None,
+    sinks=None,
+    q_norm=None,
+    k_norm=None,
+    cap=None,
+    window=None,
 ):
     """Return the output of all heads and the weights of each, one head after the other.
 
     `rounded` is applied to each projection and to the joined heads: what is kept in the dtype of
-    the inputs. `turn` is applied to the queries and the keys of each head.
+    the inputs. `turn` is applied to the queries and the keys of each head. With sinks, the weight
+    of the sink is the first of each row.
     """
 
     projected = ((query, W_Q, b_Q), (key, W_K, b_K), (value, W_V, b_V))
@@ -147,21 +160,37 @@ def multi_head_attention(
     shape = (*leading, n_heads, q.shape[-2], k.shape[-2])
     mask = np.broadcast_to(True if mask is None else mask, shape)
     bias = np.broadcast_to(0.0 if bias is None else bias, shape)
-    shares, outputs = np.zeros(shape), []
+    if window is not None:
+        mask = mask & mask_of(*shape[-2:], lambda place, j: place - window < j <= place)
+    first = 0 if sinks is None else 1
+    shares, outputs = np.zeros((*shape[:-1], first + shape[-1])), []
     for i in range(n_heads):
         j = math.floor(i * n_kv_heads / n_heads)  # the key and value head that head i reads
         of_query = q[..., [i * d_k + a for a in range(d_k)]]
         of_key = k[..., [j * d_k + a for a in range(d_k)]]
         of_value = v[..., [j * d_v + c for c in range(d_v)]]
         seen, added = mask[..., i, :, :], bias[..., i, :, :]
-        shares[..., i, :, :] = attention_weights(turn(of_query), turn(of_key), seen, added, scale)
-        outputs.append(weighted_sum(shares[..., i, :, :], of_value))
+        of_query = of_query if q_norm is None else norm_of(of_query, q_norm)
+        of_key = of_key if k_norm is None else norm_of(of_key, k_norm)
+        each = scores(turn(of_query), turn(of_key), seen, added, scale, cap)
+        if sinks is not None:
+            each = np.concatenate([np.full((*each.shape[:-1], 1), sinks[i]), each], axis=-1)
+        shares[..., i, :, :] = softmax(each)
+        outputs.append(weighted_sum(shares[..., i, :, first:], of_value))
     joined = np.zeros((*outputs[0].shape[:-1], n_heads * d_v))
     for i, output in enumerate(outputs):
         for c in range(d_v):
             joined[..., i * d_v + c] = output[..., c]
     joined = rounded(joined)
+    if W_gate is not None:
+        joined = rounded(joined * along(logistic, rounded(project(query, W_gate)), -1))
     return (joined if W_O is None else affine(joined, W_O, b_O, rounded)), shares
+
+
+def logistic(row):
+    """Return 1 / (1 + e^-x) of a list, by the exponential that cannot overflow."""
+    small = [math.exp(-abs(x)) for x in row]
+    return [(1 if x > 0 else s) / (1 + s) for x, s in zip(row, small, strict=True)]
 
 
 def mask_of(n_q, n_k, sees):
@@ -287,20 +316,16 @@ def rotary(x, start=0, interleaved=False, base=10000.0):
 
 def heads_of(query, key, w, mask=None, turn=as_it_is, bias=None):
     """Return output and weights of `multi_head_attention` with the arrays of `w`."""
-    arrays = (w.W_Q, w.W_K, w.W_V, w.W_O, w.b_Q, w.b_K, w.b_V, w.b_O)
     return multi_head_attention(
-        *(query, key, key, *arrays, w.n_heads, w.n_kv_heads, w.scale),
-        **{"mask": mask, "turn": turn, "bias": bias},
+        *(query, key, key), **vars(w), **{"mask": mask, "turn": turn, "bias": bias}
     )
 
 
-def sublayer(x, norm, order, function):
+def sublayer(x, norm, order, function, after=None):
     """Return the residual sum in the given order, and what else the function returned."""
-    if order == "pre":
-        y, other = function(norm_of(x, norm))
-        return x + y, other
-    y, other = function(x)
-    return norm_of(x + y, norm), other
+    y, other = function(norm_of(x, norm) if order == "pre" else x)
+    y = y if after is None else norm_of(y, after)
+    return (x + y if order == "pre" else norm_of(x + y, norm)), other
 
 
 def encoder_layer(x, w, mask=None, turn=as_it_is, bias=None):
@@ -313,12 +338,13 @@ def encoder(x, w, mask=None, turn=as_it_is, bias=None):
 
 def decoder_layer(x, memory, w, mask=None, memory_mask=None, turn=as_it_is, bias=None):
     """Return what a layer computes; that of an encoder has no cross-attention."""
-    cross = None
+    cross, own = None, getattr(w, "rotary", None)
+    if own is not None:
+        turn = partial(rotary, interleaved=own.interleaved, base=own.base)
     x, shares = sublayer(
-        x,
-        w.self_attention_norm,
-        w.norm,
+        *(x, w.self_attention_norm, w.norm),
         lambda y: heads_of(y, y, w.self_attention, mask, turn, bias),
+        getattr(w, "self_attention_post_norm", None),
     )
     if getattr(w, "cross_attention", None) is not None:
         x, cross = sublayer(
@@ -326,7 +352,9 @@ def decoder_layer(x, memory, w, mask=None, memory_mask=None, turn=as_it_is, bias
             lambda y: heads_of(y, memory, w.cross_attention, memory_mask),
         )
     x, _ = sublayer(
-        x, w.feed_forward_norm, w.norm, lambda y: (feed_forward(y, w.feed_forward), None)
+        *(x, w.feed_forward_norm, w.norm),
+        lambda y: (feed_forward(y, w.feed_forward), None),
+        getattr(w, "feed_forward_post_norm", None),
     )
     return x, shares, cross
 
@@ -379,7 +407,13 @@ def transformer(
     x = placed_tokens(target, w.target_embedding, w.target_positions, w)
     y, *_ = decoder(x, memory, w.decoder, target_mask, memory_mask, turn)
     logits = project(y, np.asarray(w.target_embedding).T if w.output is None else w.output)
-    return logits if w.b_out is None else logits + np.asarray(w.b_out)
+    logits = logits if w.b_out is None else logits + np.asarray(w.b_out)
+    cap = w.logit_cap
+    return (
+        logits
+        if cap is None
+        else along(lambda row: [cap * math.tanh(x / cap) for x in row], logits, -1)
+    )
 
 
 def cross_entropy(logits, targets, mask=None, label_smoothing=0.0):

@@ -25,6 +25,9 @@ def public_calls():
     ids, lengths = np.array([[1, 2, 0], [2, 1, 1]]), [2, 3]
     single = attnbook.SingleHeadWeights.init(0, 5, d_k=3, d_v=2)
     many = attnbook.MultiHeadWeights.init(0, 4, 2)
+    latent = attnbook.LatentWeights.init(0, 4, 2, rank=3, q_rank=5)
+    experts = {"n_experts": 5, "top_k": 2}
+    mixture = attnbook.MixtureWeights.init(0, 4, 3, **experts, shared=2, bias=True)
     sizes = {"d_model": 4, "n_heads": 2, "d_ff": 3}
     encoder = attnbook.EncoderWeights.init(0, 2, **sizes)
     decoder = attnbook.DecoderWeights.init(0, 2, **sizes)
@@ -52,9 +55,17 @@ def public_calls():
             **{"query": x, "key": x, "value": x, "weights": many, "mask": np.eye(3, dtype=bool)},
             **{"is_causal": True, "impl": "naive"},
         },
+        attnbook.latent_attention: {
+            **{"x": x, "weights": latent, "mask": np.eye(3, dtype=bool), "is_causal": True},
+            **{"rotary": positions.Rotary(interleaved=True), "form": "absorbed", "impl": "naive"},
+        },
         attnbook.layer_norm: {"x": x, "gain": np.ones(4), "bias": np.ones(4), "epsilon": 1e-5},
         attnbook.rms_norm: {"x": x, "gain": np.ones(4), "epsilon": 1e-5},
         attnbook.feed_forward: {"x": x, "weights": encoder.layers[0].feed_forward},
+        attnbook.mixture_of_experts: {"x": x, "weights": mixture},
+        attnbook.route: {"x": x, "weights": mixture.router},
+        attnbook.load_balancing_loss: {"x": x, "weights": mixture.router},
+        attnbook.expert_load: {"experts": ids, "n_experts": 3},
         attnbook.dropout: {"x": x, "rate": 0.5, "rng": 0},
         attnbook.embed: {"ids": ids, "table": np.ones((5, 4)), "scale": True},
         attnbook.encoder_layer: {"x": x, "weights": encoder.layers[0], "rotate": False},
@@ -91,6 +102,15 @@ def public_calls():
             **{"rng": 0, "d_model": 4, "d_ff": 3},
             **{"activation": "gelu", "bias": True},
         },
+        attnbook.LatentWeights.init: {
+            **{"rng": 0, "d_model": 4, "n_heads": 2, "rank": 3, "q_rank": 5},
+            **{"d_nope": 2, "d_rope": 2, "d_v": 3},
+        },
+        attnbook.RouterWeights.init: {"rng": 0, "d_model": 4, **experts},
+        attnbook.MixtureWeights.init: {
+            **{"rng": 0, "d_model": 4, "d_ff": 3, **experts, "shared": 2},
+            **{"activation": "clamped_swiglu", "bias": True},
+        },
         attnbook.EncoderLayerWeights.init: {"rng": 0, **sizes, "norm": "pre"},
         attnbook.DecoderLayerWeights.init: {"rng": 0, **sizes, "cross": True},
         attnbook.EncoderWeights.init: {"rng": 0, "n_layers": 2, **sizes, "final_norm": True},
@@ -125,6 +145,7 @@ def public_calls():
             **{"sinks": 2, "window": 5, "n_tables": 8, "n_projections": 3, "seed": 0},
             **{"impl": "reference"},
         },
+        decoding.WindowCache: {"weights": language},
         decoding.greedy_decode: {
             **{"weights": model, "source": ids, "prompt": 1, "max_length": 2, "stop": 3},
             **{"pad": 0, "cache": True},
@@ -191,6 +212,14 @@ def public_calls():
         linear_attention.kernel_attention: {"query": q, "key": q, "value": v[:3]},
         linear_attention.elu_plus_one: {"x": q},
         linear_attention.short_convolution: {"x": q, "filters": np.ones((2, 5))},
+        linear_attention.linear_attention_layer: {
+            **{"x": x, "weights": linear_attention.LinearAttentionWeights.init(0, 4, 2)},
+            "impl": "reference",
+        },
+        linear_attention.mamba2_layer: {
+            **{"x": x, "weights": linear_attention.Mamba2Weights.init(0, 4, 2, 3)},
+            "impl": "chunkwise",
+        },
         sketch.plan: {
             **{"n": 100, "delta": 0.1, "d_avg": 0.5, "n_tables": 2},
             **{"n_projections": 1, "max_bytes": 1e6},

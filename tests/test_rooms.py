@@ -15,10 +15,11 @@ import attnbook
 ROOT = pathlib.Path(attnbook.__file__).parent
 FLOORS = (
     {"arrays"},
-    {"compilers", "positions"},
+    {"compilers", "normalization", "positions"},
     {"kernels", "plots"},
     {"single_head", "masking"},
-    {"multi_head", "hashing", "linear_attention"},
+    {"multi_head", "hashing"},
+    {"linear_attention"},
     {"transformers", "sketch"},
     {"data", "decoding", "distributed"},
     {"training"},

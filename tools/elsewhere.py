@@ -20,8 +20,8 @@ from pathlib import Path
 from numpy._core import _multiarray_umath
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ["single_head", "multi_head", "masking", "transformers", "decoding", "hashing", "sketch"]
-ROOMS += ["kernels"]
+ROOMS = ["single_head", "multi_head", "masking", "normalization", "transformers", "decoding"]
+ROOMS += ["hashing", "sketch", "kernels"]
 DISPATCHED = _multiarray_umath.__cpu_dispatch__  # instructions that NumPy can do without
 WIDE = [name for name in DISPATCHED if "AVX512" in name or name.endswith("V4")]
 

@@ -17,14 +17,14 @@ PLAIN = (bool, int, float, str)  # types of fields that are no arrays
 class ArrayTree:
     """Base of the frozen dataclasses of arrays.
 
-    A field is an array, None, another `ArrayTree`, a tuple of them, or a plain number or name. So
-    the arrays form a tree, and each has a name such as ``encoder.layers.0.self_attention.W_Q``.
-    The annotations of the fields are the schema: what a part is, whether it may be None, and by
-    which letters the axes of an array are called.
+    A field is an array, None, another `ArrayTree`, a tuple of them, or what is plain: a number, a
+    name or a tuple of numbers. So the arrays form a tree, and each has a name such as
+    ``encoder.layers.0.self_attention.W_Q``. The annotations of the fields are the schema: what a
+    part is, whether it may be None, and by which letters the axes of an array are called.
     """
 
     field_names: ClassVar[tuple[str, ...]]
-    plain_names: ClassVar[frozenset[str]]  # plain numbers and names
+    plain_names: ClassVar[frozenset[str]]  # numbers, names, and tuples of them
     _stacks: ClassVar[frozenset[str]]  # tuples of parts
     _optional: ClassVar[frozenset[str]]  # what may be None
     part_kinds: ClassVar[dict[str, tuple[Any, ...]]]  # of what classes a part may be
@@ -41,7 +41,7 @@ class ArrayTree:
             choices = [kind for kind in choices_of(annotation) if kind is not NoneType]
             optional |= {name} if NoneType in choices_of(annotation) else set()
             kind = choices[0]
-            if kind in PLAIN:
+            if kind in PLAIN or (get_origin(kind) is tuple and get_args(kind)[0] in PLAIN):
                 plain.add(name)
             elif get_origin(kind) is tuple:
                 stacks.add(name)
@@ -182,15 +182,19 @@ class Weights(ArrayTree):
     """Base of the frozen dataclasses of learned arrays."""
 
     token_widths: ClassVar[tuple[str, ...]] = ()  # letters of the widths that tokens have
+    undrawn: ClassVar[tuple[str, ...]] = ()  # fields that `init` leaves None
 
     @classmethod
     def drawn(cls, rng: "np.random.Generator", *, bias: bool, **sizes: int) -> dict[str, Any]:
         """Return a value for each array by the letters of its axes; None where one has no size.
 
-        A matrix is Xavier-uniform, a bias is zeros, or None without `bias`.
+        A matrix is Xavier-uniform, a bias is zeros, or None without `bias`. Nothing is drawn for
+        the names in `undrawn`.
         """
         made: dict[str, Any] = dict.fromkeys(cls.axis_letters)
         for name, letters in cls.axis_letters.items():
+            if name in cls.undrawn:
+                continue
             shape = [sizes[letter] for letter in letters if letter in sizes]
             if len(shape) == len(letters) == 2:
                 made[name] = xavier(rng, *shape)

@@ -6,8 +6,8 @@ The model computes the factors, and a strategy chooses the tokens. `stream` choo
 the other, and `greedy_decode` and `sample` are based on it, whereas `beam_search` follows several
 sequences. `speculative_sample` lets a smaller model guess ahead. Logits processors such as `top_p`
 change the factors before a token is chosen, and `constrain` allows only what an `Automaton`
-accepts. A `KVCache` holds the keys and values of all tokens read so far; a `HybridCache` reads only
-a part of them.
+accepts. A `KVCache` holds the keys and values of all tokens read so far; a `WindowCache` forgets
+those that no later token sees, and a `HybridCache` reads only a part of them.
 """
 
 from attnbook.decoding.automaton import Automaton
@@ -27,6 +27,7 @@ from attnbook.decoding.processors import (
 from attnbook.decoding.request import Decoded
 from attnbook.decoding.sampling import sampler
 from attnbook.decoding.speculative import Speculated, speculative_sample, speculative_stream
+from attnbook.decoding.window_cache import WindowCache
 
 __all__ = [
     "Automaton",
@@ -36,6 +37,7 @@ __all__ = [
     "Prefix",
     "Speculated",
     "Step",
+    "WindowCache",
     "beam_search",
     "constrain",
     "greedy_decode",

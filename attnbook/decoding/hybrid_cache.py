@@ -14,6 +14,8 @@ from attnbook.hashing.collision import at_least_twice, log_chance
 from attnbook.hashing.projections import angle_of
 from attnbook.hashing.simhash import SimHash
 from attnbook.kernels import Impl, naive
+from attnbook.multi_head.weights import MultiHeadWeights
+from attnbook.transformers.weights import TransformerWeights
 
 MOST_BITS = 16
 """A directory has a place for each of the 2^κ buckets of each table."""
@@ -207,6 +209,22 @@ class HybridCache(KVCache):
             self._layers.clear()
         for layer in self._layers:
             layer.cut(n)
+
+    def check_weights(self, weights: TransformerWeights) -> None:
+        """Raise a ValueError if heads have latents, a window, sinks or a cap: unknown to tables."""
+        for i, layer in enumerate(weights.decoder.layers):
+            if not isinstance(layer.self_attention, MultiHeadWeights):
+                kind = type(layer.self_attention).__name__
+                raise ValueError(
+                    f"cache must be a KVCache for weights without MultiHeadWeights, got a "
+                    f"HybridCache and {kind} in layer {i}"
+                )
+            for name in ("window", "sinks", "cap"):
+                if getattr(layer.self_attention, name, None) is not None:
+                    raise ValueError(
+                        f"cache must be a KVCache for weights with {name}, got a HybridCache and "
+                        f"{name} in layer {i}"
+                    )
 
     def reorder(self, index: Annotated[Array, "batch m"]) -> None:
         """Raise a ValueError, because the tables cannot follow beams."""

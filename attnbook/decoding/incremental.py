@@ -29,6 +29,8 @@ class IncrementalDecoder:
         impl: Impl,
     ):
         self.weights, self.cache, self.impl = weights, cache, impl
+        if cache is not None:
+            cache.check_weights(weights)
         self.memory_mask = mask_for_memory(source_mask)
         self.tokens: Any = None
         self.n = self.n_read = 0  # tokens so far, and in the last pass

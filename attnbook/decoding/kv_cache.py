@@ -8,6 +8,7 @@ from array_api_compat import device
 from attnbook.arrays.arguments import check_array, check_floats, check_int
 from attnbook.arrays.array import Array, array_namespace
 from attnbook.kernels import Impl
+from attnbook.transformers.weights import TransformerWeights
 
 BLOCK = 64
 """The space for tokens is a multiple of this."""
@@ -44,8 +45,9 @@ class KVCache:
     """
 
     def __init__(self):
-        self._rooms: list[tuple[Array, Array]] = []  # for each layer, keys and values
+        self._rooms: list[tuple[Array, ...]] = []  # for each layer, keys and values, or its state
         self._lengths: list[int] = []
+        self._with_state: set[int] = set()  # the layers that keep a state instead
 
     def __len__(self) -> int:
         return min(self._lengths, default=0)
@@ -74,6 +76,8 @@ class KVCache:
             raise ValueError(
                 f"layer must be below the number of layers, {len(self._rooms)}, got {layer}"
             )
+        if layer in self._with_state:
+            raise ValueError(f"layer must keep keys and values, got {layer}, which keeps a state")
         (keys, values), n = self._rooms[layer], self._lengths[layer]
         return keys[..., :n, :], values[..., :n, :]
 
@@ -124,6 +128,8 @@ class KVCache:
                 raise ValueError(f"{name} must have shape {shape}, got {tuple(x.shape)}")
             if getattr(x, "requires_grad", False):
                 raise ValueError(f"{name} must need no gradient: decode under torch.no_grad()")
+        if layer in self._with_state:
+            raise ValueError(f"layer must keep keys and values, got {layer}, which keeps a state")
         if layer == len(self._rooms):
             self._rooms.append((keys, values))
             self._lengths.append(0)
@@ -131,21 +137,56 @@ class KVCache:
         total = n + keys.shape[-2]
         if n == 0 or total > held[0].shape[-2]:
             capacity = -(-max(total, 2 * n) // BLOCK) * BLOCK
-            held = self._rooms[layer] = _moved(held, n, capacity)
+            held = self._rooms[layer] = moved(held, n, capacity)
         held[0][..., n:total, :] = keys
         held[1][..., n:total, :] = values
         self._lengths[layer] = total
         return held[0][..., :total, :], held[1][..., :total, :]
 
+    def state(self, layer: int) -> tuple[Array, ...] | None:
+        """Return the state of a layer that keeps one, or None before its first token."""
+        return self._rooms[layer] if layer in self._with_state else None
+
+    def keep_state(self, layer: int, state: tuple[Array, ...], m: int) -> None:
+        """Keep the state of a layer after m new tokens, in the place of keys and values.
+
+        Parameters
+        ----------
+        layer : int
+            The index of the layer, at most the number of layers that have written.
+        state : tuple of arrays
+            Such as a `linear_attention.LayerState`, whose size does not depend on the tokens read.
+        m : int
+
+        Raises
+        ------
+        ValueError
+            If the layer is not the next one, or holds keys and values.
+        """
+        if not 0 <= check_int("layer", layer) <= len(self._rooms):
+            raise ValueError(f"layer must be from 0 to {len(self._rooms)}, got {layer}")
+        if layer == len(self._rooms):
+            self._rooms.append(state)
+            self._lengths.append(0)
+            self._with_state.add(layer)
+        if layer not in self._with_state:
+            raise ValueError(f"layer must keep a state, got {layer}, which keeps keys and values")
+        self._rooms[layer] = state
+        self._lengths[layer] += check_int("m", m)
+
     def impl_for(self, layer: int, impl: Impl) -> Impl:
         """Return the implementation of attention for the next tokens of a layer: `impl` itself."""
         return impl
+
+    def check_weights(self, weights: TransformerWeights) -> None:
+        """Raise unless the cache fits a model with these weights; the decoding functions ask."""
 
     def truncate(self, n: int) -> None:
         """Cut every layer back to its first n tokens.
 
         Speculative decoding removes rejected tokens in this way. Raises a TypeError or a ValueError
-        if `n` is not an int from 0 to ``len(cache)``. Arrays that `append` returned earlier keep
+        if `n` is not an int from 0 to ``len(cache)``, and a ValueError if a layer keeps a state,
+        which cannot forget tokens. Arrays that `append` returned earlier keep
         their length, and later tokens may overwrite their content.
 
         >>> import numpy as np
@@ -158,6 +199,11 @@ class KVCache:
         n = check_int("n", n)
         if n > len(self):
             raise ValueError(f"n must be from 0 to {len(self)}, the tokens of the cache, got {n}")
+        if self._with_state and n < max(self._lengths):
+            raise ValueError(
+                f"n must be {len(self)}, since layer {min(self._with_state)} keeps a state, which "
+                f"cannot forget its last tokens, got {n}"
+            )
         self._lengths = [n] * len(self._lengths)
 
     def reorder(self, index: Annotated[Array, "batch m"]) -> None:
@@ -167,16 +213,21 @@ class KVCache:
         Raises a ValueError if `index` does not have the axes (batch, m).
         """
         check_array("index", index)
-        for layer, (keys, values) in enumerate(self._rooms):
-            if index.ndim != 2 or index.shape[0] != keys.shape[0]:
+        for layer, held in enumerate(self._rooms):
+            if index.ndim != 2 or index.shape[0] != held[0].shape[0]:
                 shape = tuple(index.shape)
-                raise ValueError(f"index must have shape ({keys.shape[0]}, m), got {shape}")
+                raise ValueError(f"index must have shape ({held[0].shape[0]}, m), got {shape}")
+            if layer in self._with_state:
+                parts = [gather(x, index) for x in held]
+                self._rooms[layer] = held._make(parts) if hasattr(held, "_make") else tuple(parts)
+                continue
+            keys, values = held
             room = -(-(self._lengths[layer] + 1) // BLOCK) * BLOCK  # with a place for the next
             keys, values = keys[..., :room, :], values[..., :room, :]
             self._rooms[layer] = gather(keys, index), gather(values, index)
 
 
-def _moved(room, n, capacity):
+def moved(room, n, capacity):
     """Return arrays with space for `capacity` tokens that hold the `n` tokens of `room`."""
     xp, larger = array_namespace(room[0]), []
     for x in room:

@@ -22,7 +22,8 @@ attend, and it broadcasts to the scores; ``is_causal`` says whether later keys a
 where the last query is aligned with the last key. Multi-head attention makes one call for all
 heads, (..., h, n, d), in which grouped keys and values are repeated. PyTorch's autograd
 differentiates whatever the function does. For example, `Recorder` is such a function, which keeps
-the attention weights.
+the attention weights. If the weights of the heads have a cap of their scores, the function also
+gets ``cap=``, a float.
 """
 
 import importlib
@@ -163,12 +164,18 @@ def attention(
     bias: Array | None,
     scale: float,
     is_causal: bool,
+    cap: float | None = None,
 ) -> Array:
     """Return the output of `impl` for checked arrays; differentiable for PyTorch's tensors."""
-    if impl == REFERENCE:
-        return naive.attention(query, key, value, mask, bias, scale, is_causal)
+    if impl == REFERENCE or (cap is not None and impl == "naive"):
+        return naive.attention(query, key, value, mask, bias, scale, is_causal, cap)
     if callable(impl):
-        return _attention_by(impl, query, key, value, mask, bias, scale, is_causal)
+        return _attention_by(impl, query, key, value, mask, bias, scale, is_causal, cap)
+    if cap is not None:
+        raise ValueError(
+            f"impl must be {REFERENCE!r} or a function, since the weights have cap={cap}, "
+            f"got {impl!r}"
+        )
     if _is_foreign(query):
         native = *_native(query, key, value, mask, bias), scale, is_causal
         return array_namespace(query).astype(attention(impl, *native), query.dtype)
@@ -198,17 +205,20 @@ def _attention_by(
     bias: Array | None,
     scale: float,
     is_causal: bool,
+    cap: float | None,
 ) -> Array:
     """Return what a function of the caller makes of checked arrays, or raise if it does not fit."""
     arguments = (query, key, value, mask, bias, scale, is_causal)
+    options = {} if cap is None else {"cap": cap}
     try:
-        output = function(*arguments)
+        output = function(*arguments, **options)
     except TypeError as error:
-        if _takes(function, arguments):  # it is the caller's own
+        if _takes(function, arguments, options):  # it is the caller's own
             raise
+        too = " and cap= by name" if options else ""
         raise TypeError(
-            "impl must take (query, key, value, mask, bias, scale, is_causal) by position, got "
-            f"{name_of(function)}: {error}"
+            "impl must take (query, key, value, mask, bias, scale, is_causal) by position"
+            f"{too}, got {name_of(function)}: {error}"
         ) from error
     name = f"the output of {name_of(function)}"
     check_same_home(name, output, "query", query)
@@ -223,10 +233,12 @@ def _attention_by(
     return array_namespace(output).astype(output, query.dtype, copy=False)
 
 
-def _takes(function: Callable[..., Array], arguments: tuple[Any, ...]) -> bool:
+def _takes(
+    function: Callable[..., Array], arguments: tuple[Any, ...], options: dict[str, Any]
+) -> bool:
     """Tell whether a function can be called with so many arguments, as far as it says so."""
     try:
-        inspect.signature(function).bind(*arguments)
+        inspect.signature(function).bind(*arguments, **options)
     except (TypeError, ValueError):  # what is written in C may not say
         return False
     return True

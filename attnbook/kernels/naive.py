@@ -33,6 +33,19 @@ def scores_of(
     return scores
 
 
+def capped_scores_of(
+    query: Array, key: Array, mask: Array | None, bias: Array | None, scale: float, cap: float
+) -> Array:
+    """Return the scores with cap · tanh(s / cap) in the place of each product s."""
+    xp = array_namespace(query)
+    scores = cap * xp.tanh(scores_of(query, key, None, None, scale) / cap)
+    if bias is not None:
+        scores = scores + bias
+    if mask is not None:
+        scores = xp.where(mask, scores, xp.full_like(scores, -xp.inf))
+    return scores
+
+
 def weights_of(
     query: Array,
     key: Array,
@@ -40,6 +53,7 @@ def weights_of(
     bias: Array | None,
     scale: float,
     is_causal: bool = False,
+    cap: float | None = None,
 ) -> Array:
     """Return the weights of checked arrays, in the dtype to compute in."""
     xp = array_namespace(query)
@@ -47,6 +61,8 @@ def weights_of(
         mask = and_causal(mask, query, key)
     if query.dtype not in (xp.float32, xp.float64):
         query, key, bias = widen(query, key, bias)
+    if cap is not None:
+        return softmax_of(capped_scores_of(query, key, mask, bias, scale, cap), axis=-1)
     return softmax_of(scores_of(query, key, mask, bias, scale), axis=-1)
 
 
@@ -65,9 +81,10 @@ def attention(
     bias: Array | None,
     scale: float,
     is_causal: bool,
+    cap: float | None = None,
 ) -> Array:
     """Return the output; about four arrays of all scores at once."""
     xp = array_namespace(query)
-    weights = weights_of(query, key, mask, bias, scale, is_causal)
+    weights = weights_of(query, key, mask, bias, scale, is_causal, cap)
     output = xp.matmul(weights, xp.astype(value, weights.dtype, copy=False))  # (..., n_q, d_v)
     return xp.astype(output, query.dtype, copy=False)

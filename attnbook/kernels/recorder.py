@@ -22,7 +22,7 @@ class Recorder:
         the queries. Rows sum to 1, but fully masked rows are 0. An encoder makes one call per
         layer. A decoder with cross-attention makes two calls per layer: first over the target, then
         over the memory. A transformer runs its encoder first. Decoding adds the calls of every
-        step.
+        step. If the weights have sinks, the weights of the sinks come first, (..., n_q, 1 + n_k).
 
     Notes
     -----
@@ -60,10 +60,11 @@ class Recorder:
         bias: Array | None,
         scale: float,
         is_causal: bool,
+        cap: float | None = None,
     ) -> Array:
         """Return the output, and append the weights to `weights`."""
         xp = array_namespace(query)
-        A = weights_of(query, key, mask, bias, scale, is_causal)
+        A = weights_of(query, key, mask, bias, scale, is_causal, cap)
         self.weights.append(xp.astype(A, query.dtype, copy=False))
         output = xp.matmul(A, xp.astype(value, A.dtype, copy=False))
         return xp.astype(output, query.dtype, copy=False)

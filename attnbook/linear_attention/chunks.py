@@ -55,10 +55,17 @@ def _joined(x: Array, n: int) -> Array:
 
 
 def _inverse(lower: Array) -> Array:
-    """Return (I + L)⁻¹ of a strictly lower triangular L, by halves."""
+    """Return (I + L)⁻¹ of a strictly lower triangular L, by halves.
+
+    Up to 8 rows it is the product (I - L)(I + L²)(I + L⁴), since L⁸ = 0.
+    """
     xp, n = array_namespace(lower), lower.shape[-1]
-    if n < 2:
-        return xp.ones_like(lower)
+    if n <= 8:
+        inverse = xp.eye(n, dtype=lower.dtype, device=device(lower)) - lower
+        for _ in range(2):
+            lower = xp.matmul(lower, lower)
+            inverse = inverse + xp.matmul(inverse, lower)
+        return inverse
     half = n // 2
     first, last = _inverse(lower[..., :half, :half]), _inverse(lower[..., half:, half:])
     corner = -xp.matmul(xp.matmul(last, lower[..., half:, :half]), first)

@@ -14,6 +14,7 @@ _HOMES = {
     "SentenceEncoder": "sentences",
     "bert": "bert_encoder",
     "draft_writer": "language_model",
+    "from_folder": "downloaded",
     "from_transformers": "hugging_face",
     "mean_vectors": "sentences",
     "read_safetensors": "safetensors_file",

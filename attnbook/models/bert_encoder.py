@@ -11,9 +11,9 @@ from attnbook.arrays.array import Array
 from attnbook.arrays.weights import Weights, check_part
 from attnbook.kernels import REFERENCE, Impl, check_impl
 from attnbook.multi_head.masks import check_head_mask
+from attnbook.normalization.layer_norm import LayerNormWeights, layer_norm_of
 from attnbook.transformers.embed import embed_of
 from attnbook.transformers.encoder import encoder_of
-from attnbook.transformers.layer_norm import LayerNormWeights, layer_norm_of
 from attnbook.transformers.self_attention import options_of
 from attnbook.transformers.stack import EncoderWeights
 

@@ -102,14 +102,16 @@ class LanguageModel:
     def attention(self, text: str) -> Annotated[np.ndarray, "layers h n n"]:
         """Return the attention weights of every head over `text`, as NumPy arrays.
 
-        Entry [layer, head, i, j] is the weight that token i gives to token j. Raises a ValueError
-        if the model has no layer.
+        Entry [layer, head, i, j] is the weight that token i gives to token j. Where a head has a
+        sink, the weights of a token sum to less than 1. Raises a ValueError if the model has no
+        layer.
         """
         if not self.weights.decoder.layers:
             raise ValueError("weights must have at least 1 layer to attend, got 0")
         recorder = Recorder()
         transformer(None, self.ids(text), self.weights, impl=recorder)
-        return np.stack([move(A, "numpy") for A in recorder.weights])
+        n = recorder.weights[0].shape[-2]
+        return np.stack([move(A[..., -n:], "numpy") for A in recorder.weights])  # no sinks
 
     def stream(self, text: str, layer: int) -> Annotated[Array, "n d_model"]:
         """Return the residual stream of `text` before `layer`.
@@ -133,9 +135,11 @@ class LanguageModel:
         layer = check_int("layer", layer, at_most=len(self.weights.decoder.layers) - 1)
         seen = []
 
-        def keep(query, key, value, mask, bias, scale, is_causal):
-            seen.append((query, key, value))
-            return kernels.attention(REFERENCE, query, key, value, mask, bias, scale, is_causal)
+        def keep(query, key, value, mask, bias, scale, is_causal, cap=None):
+            n = query.shape[-2]
+            seen.append((query, key[..., -n:, :], value[..., -n:, :]))  # no sinks
+            given = (query, key, value, mask, bias, scale, is_causal, cap)
+            return kernels.attention(REFERENCE, *given)
 
         self._through(text, layer + 1, keep)
         return seen[layer]

@@ -1,9 +1,9 @@
 """T5 1.0 and 1.1: encoder and decoder, pre-norm by RMSNorm, relative positions, scores unscaled."""
 
 from attnbook.models.architecture import Architecture, Config, sizes_of
+from attnbook.normalization.rms_norm import RMSNormWeights
 from attnbook.positions.biases import RelativeBias
 from attnbook.transformers.feed_forward import FeedForwardWeights, GatedFeedForwardWeights
-from attnbook.transformers.rms_norm import RMSNormWeights
 from attnbook.transformers.weights import TransformerWeights
 
 NAMES = {

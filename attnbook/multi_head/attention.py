@@ -10,13 +10,15 @@ from typing import Annotated
 
 from attnbook import kernels
 from attnbook.arrays.arguments import check_bool
-from attnbook.arrays.array import Array, array_namespace
+from attnbook.arrays.array import Array, array_namespace, to_accumulate
 from attnbook.arrays.projections import check_inputs, project
 from attnbook.arrays.weights import check_part
 from attnbook.kernels import REFERENCE, Impl, check_impl
 from attnbook.multi_head.heads import merge_heads_of, repeat_heads, split_heads_of
 from attnbook.multi_head.masks import check_head_bias, check_head_mask
 from attnbook.multi_head.weights import MultiHeadWeights
+from attnbook.multi_head.windows import Keys, in_window, with_sinks
+from attnbook.normalization.normalization import NORMALIZED
 
 KeysAndValues = tuple[Array, Array]
 """Keys (..., h_kv, n_k, d_k) and values (..., h_kv, n_k, d_v) of every head."""
@@ -32,6 +34,8 @@ def keys_and_values(
 ) -> KeysAndValues:
     """Project and split what is attended to; `turn` rotates the keys to their positions."""
     k = split_heads_of(project(key, weights.W_K, weights.b_K), weights.n_kv_heads)
+    if weights.k_norm is not None:
+        k = NORMALIZED[type(weights.k_norm)](k, weights.k_norm)
     v = split_heads_of(project(value, weights.W_V, weights.b_V), weights.n_kv_heads)
     return (k if turn is None else turn(k)), v  # (..., h_kv, n_k, d_k), (..., h_kv, n_k, d_v)
 
@@ -52,19 +56,36 @@ def attend(
     `heads` are keys and values, (..., h_kv, n_k, d_k) and (..., h_kv, n_k, d_v); `turn` rotates the
     queries to their positions.
     """
-    h, (k, v) = weights.n_heads, heads
+    h = weights.n_heads
     q = split_heads_of(project(query, weights.W_Q, weights.b_Q), h)  # (..., h, n_q, d_k)
+    if weights.q_norm is not None:
+        q = NORMALIZED[type(weights.q_norm)](q, weights.q_norm)
     q = q if turn is None else turn(q)
     scale = 1 / math.sqrt(q.shape[-1]) if weights.scale is None else weights.scale
+    keys = Keys(*heads, mask, bias, is_causal)
+    if weights.window is not None:
+        keys = in_window(keys, q.shape[-2], weights.window)
+    if weights.sinks is not None:
+        keys = with_sinks(keys, weights.sinks)
+    k, v, mask, bias, is_causal = keys
     if weights.n_kv_heads < h and impl != REFERENCE and not callable(impl):
-        mixed = _in_groups(impl, q, k, v, mask, bias, scale, is_causal)
+        mixed = _in_groups(impl, q, k, v, mask, bias, scale, is_causal, weights.cap)
     else:
-        k, v = repeat_heads(k, v, h) if weights.n_kv_heads < h else heads
-        mixed = kernels.attention(impl, q, k, v, mask, bias, scale, is_causal)
+        k, v = repeat_heads(k, v, h) if weights.n_kv_heads < h else (k, v)
+        mixed = kernels.attention(impl, q, k, v, mask, bias, scale, is_causal, weights.cap)
     joined = merge_heads_of(mixed)  # (..., n_q, h·d_v)
     if joined.dtype != query.dtype:  # under torch.autocast
         joined = array_namespace(query).astype(joined, query.dtype)
+    if weights.W_gate is not None:
+        joined = gated(joined, project(query, weights.W_gate))
     return joined if weights.W_O is None else project(joined, weights.W_O, weights.b_O)
+
+
+def gated(joined: Array, logits: Array) -> Array:
+    """Multiply the joined heads by σ of the logits; tanh cannot overflow."""
+    xp = array_namespace(joined)
+    gate = 0.5 + 0.5 * xp.tanh(0.5 * to_accumulate(logits))
+    return xp.astype(to_accumulate(joined) * gate, joined.dtype, copy=False)
 
 
 def _in_groups(
@@ -76,6 +97,7 @@ def _in_groups(
     bias: Array | None,
     scale: float,
     is_causal: bool,
+    cap: float | None,
 ) -> Array:
     """Attend so that a kernel reads a key head once for all of its queries."""
     xp = array_namespace(q)
@@ -84,7 +106,7 @@ def _in_groups(
     q = xp.reshape(q, (*leading, *groups, n_q, d_k))
     k, v = (xp.expand_dims(x, axis=-3) for x in (k, v))  # (..., h_kv, 1, n_k, d)
     mask, bias = (_grouped(x, groups) for x in (mask, bias))
-    mixed = kernels.attention(impl, q, k, v, mask, bias, scale, is_causal)
+    mixed = kernels.attention(impl, q, k, v, mask, bias, scale, is_causal, cap)
     *leading, _, _, _, d_v = mixed.shape
     return xp.reshape(mixed, (*leading, h, n_q, d_v))
 
@@ -156,6 +178,11 @@ def multi_head_attention(
 
     Notes
     -----
+    The weights may also hold what only some models have: normalised queries and keys, a window, a
+    cap of the scores, sinks and a gate; see `MultiHeadWeights`. Every implementation has all of
+    them but for the cap, which the reference and functions have: a function gets it as ``cap=``. A
+    kernel gets the sink of a head as one more key in front of the others, and so does a function.
+    The kernels compute no gradient with respect to sinks, because they compute none for a bias.
     A fully masked query gets zeros from every head, so its output is the row b_O, or zeros. The
     scores of each head are divided by √d_k, where d_k is the width of the *head*, unless `weights`
     has a scale of its own.

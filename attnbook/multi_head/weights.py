@@ -11,11 +11,16 @@ from attnbook.arrays.arguments import (
     check_floats,
     check_int,
     check_number,
+    check_positive,
     generator,
 )
 from attnbook.arrays.array import Array, array_namespace
-from attnbook.arrays.weights import Weights, check_part
+from attnbook.arrays.weights import PLAIN, Weights, check_part
+from attnbook.normalization.normalization import NormWeights
 from attnbook.single_head.head import SingleHeadWeights
+
+OPTIONS = ("scale", "q_norm", "k_norm", "sinks", "W_gate", "cap", "window")
+"""What only some models have in their heads, beside matrices and biases."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +47,22 @@ class MultiHeadWeights(Weights):
         Number of KV heads h_kv, which must divide h; h by default.
     scale : float, optional
         The factor of the scores, finite and at least 0; 1/√d_k by default.
+    q_norm, k_norm : RMSNormWeights or LayerNormWeights, optional
+        Normalise each query and each key inside its head, so over d_k features, before a position
+        rotates them. All heads share the gain.
+    sinks : array, shape (h,), optional
+        One more score for each head, which competes with the scores of the keys but has no value:
+        the weights of the keys then sum to less than 1, and a head can attend to nothing. A sink of
+        −∞ changes nothing.
+    W_gate : array, shape (d_query, h·d_v), optional
+        The concatenated heads are multiplied elementwise by σ(x W_gate), where x is the query and
+        σ the logistic function, before W_O.
+    cap : float, optional
+        Soft-capping: a scaled score s becomes cap · tanh(s / cap), which lies between ±cap, before
+        a bias or a mask.
+    window : int, optional
+        A query sees only the key at its own position and the window − 1 keys before it. The last
+        query is aligned with the last key.
 
     Raises
     ------
@@ -57,6 +78,7 @@ class MultiHeadWeights(Weights):
     """
 
     token_widths = ("d_query", "d_key", "d_value", "d_out")
+    undrawn = ("W_gate",)
 
     W_Q: Annotated[Array, "d_query hd_k"]
     W_K: Annotated[Array, "d_key hkvd_k"]
@@ -66,9 +88,15 @@ class MultiHeadWeights(Weights):
     b_K: Annotated[Array, "hkvd_k"] | None = None
     b_V: Annotated[Array, "hkvd_v"] | None = None
     b_O: Annotated[Array, "d_out"] | None = None
+    W_gate: Annotated[Array, "d_query hd_v"] | None = field(default=None, kw_only=True)
+    sinks: Annotated[Array, "h"] | None = field(default=None, kw_only=True)
+    q_norm: NormWeights | None = field(default=None, kw_only=True)
+    k_norm: NormWeights | None = field(default=None, kw_only=True)
     n_heads: int = field(kw_only=True)
     n_kv_heads: int = field(default=None, kw_only=True)  # type: ignore[assignment]
     scale: float | None = field(default=None, kw_only=True)
+    cap: float | None = field(default=None, kw_only=True)
+    window: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         groups = self.n_heads if self.n_kv_heads is None else self.n_kv_heads
@@ -80,11 +108,16 @@ class MultiHeadWeights(Weights):
                 f"got n_kv_heads = {self.n_kv_heads}"
             )
         if self.scale is not None:
-            check_number("scale", self.scale)
+            object.__setattr__(self, "scale", check_number("scale", self.scale))
+        if self.cap is not None:
+            object.__setattr__(self, "cap", check_positive("cap", self.cap))
+        if self.window is not None:
+            object.__setattr__(self, "window", check_int("window", self.window, at_least=1))
         self.check_fields()
         self._check_columns()
         for letter in "QKVO":
             self._check_bias(letter)
+        self._check_options()
 
     def _check_columns(self) -> None:
         h, h_kv = self.n_heads, self.n_kv_heads
@@ -123,6 +156,30 @@ class MultiHeadWeights(Weights):
                 f"got {tuple(bias.shape)}"
             )
 
+    def _check_options(self) -> None:
+        """Raise unless what not every model has fits the heads."""
+        shapes = {
+            "W_gate": (self.d_query, self.n_heads * self.d_v),
+            "sinks": (self.n_heads,),
+        }
+        for name, shape in shapes.items():
+            x = getattr(self, name)
+            if x is not None and tuple(x.shape) != shape:
+                raise ValueError(f"{name} must have shape {shape}, got {tuple(x.shape)}")
+        for name in ("q_norm", "k_norm"):
+            norm = getattr(self, name)
+            for part, x in ({} if norm is None else norm.arrays()).items():
+                if tuple(x.shape) != (self.d_k,):
+                    raise ValueError(
+                        f"{name}.{part} must have shape ({self.d_k},), the width of a head, "
+                        f"got {tuple(x.shape)}"
+                    )
+
+    @property
+    def d_query(self) -> int:
+        """Width of the input `query`."""
+        return self.W_Q.shape[0]
+
     @property
     def d_k(self) -> int:
         """Width of queries and keys inside each head."""
@@ -137,6 +194,15 @@ class MultiHeadWeights(Weights):
     def d_out(self) -> int:
         """Width of the output: that of W_O or, without it, that of the concatenated heads."""
         return self.n_heads * self.d_v if self.W_O is None else self.W_O.shape[1]
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of the heads beside matrices and biases; a part stands as its type."""
+        given = {name: getattr(self, name) for name in OPTIONS}
+        return {
+            name: x if isinstance(x, PLAIN) else type(x).__name__
+            for name, x in given.items()
+            if x is not None
+        }
 
     @classmethod
     def init(
@@ -215,7 +281,8 @@ class MultiHeadWeights(Weights):
             **{"hd_v": n_heads * d_v, "hkvd_v": n_kv_heads * d_v},
             **({"d_out": widths["d_out"]} if output else {}),
         }
-        return cls(**cls.drawn(rng, bias=bias, **sizes), n_heads=n_heads, n_kv_heads=n_kv_heads)
+        drawn = cls.drawn(rng, bias=bias, **sizes)
+        return cls(**drawn, n_heads=n_heads, n_kv_heads=n_kv_heads)
 
     @classmethod
     def from_heads(
@@ -270,13 +337,14 @@ class MultiHeadWeights(Weights):
         """Return one `SingleHeadWeights` per head, each with its own rows of W_O.
 
         Their outputs add up to that of `multi_head_attention` or, without W_O, form it when they
-        are concatenated. Raises ValueError if there are biases, because single heads have none.
+        are concatenated. Raises ValueError if there are biases or any other option that single
+        heads do not have.
         """
         biases = [name for name in self.arrays() if name.startswith("b")]
         if biases:
             raise ValueError(f"weights must have no biases to be split, got {', '.join(biases)}")
-        if self.scale is not None:
-            raise ValueError(f"weights must have no scale to be split, got {self.scale}")
+        for name, value in self.options().items():
+            raise ValueError(f"weights must have no {name} to be split, got {value}")
         group, d_k, d_v = self.n_heads // self.n_kv_heads, self.d_k, self.d_v
 
         def head(i: int) -> Any:

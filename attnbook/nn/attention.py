@@ -75,10 +75,11 @@ class MultiHeadAttention(_Heads, TorchModule, kind=MultiHeadWeights):
 
     The module loads the state dict of a `torch.nn.MultiheadAttention` with as many heads. It can
     also return one if PyTorch's module can hold its parameters, which means that heads have width
-    d_model / h, there are as many KV heads as query heads, there is a W_O, and there are all four
-    biases or none. Unlike PyTorch's module, it has no dropout, expects masks in the convention of
-    this book (**True = may attend**) and the batch as the first axis, and returns the attention
-    weights of every head instead of their mean over the heads.
+    d_model / h, there are as many KV heads as query heads, there is a W_O, there are all four
+    biases or none, and there is nothing else, such as sinks or a window. Unlike PyTorch's module,
+    it has no dropout, expects masks in the convention of this book (**True = may attend**) and the
+    batch as the first axis, and returns the attention weights of every head instead of their mean
+    over the heads.
 
     Parameters
     ----------
@@ -89,11 +90,13 @@ class MultiHeadAttention(_Heads, TorchModule, kind=MultiHeadWeights):
 
     Attributes
     ----------
-    W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O : torch.nn.Parameter or None
+    W_Q, W_K, W_V, W_O, b_Q, b_K, b_V, b_O, W_gate, sinks : torch.nn.Parameter or None
         Have the shapes in `MultiHeadWeights`; None where `weights` has None. The state dict has
         exactly these names.
+    q_norm, k_norm : RMSNorm, LayerNorm or None
     n_heads, n_kv_heads : int
-    scale : float or None
+    scale, cap : float or None
+    window : int or None
     impl : str or callable
 
     Examples
@@ -117,9 +120,13 @@ class MultiHeadAttention(_Heads, TorchModule, kind=MultiHeadWeights):
     b_K: torch.Tensor | None
     b_V: torch.Tensor | None
     b_O: torch.Tensor | None
+    W_gate: torch.Tensor | None
+    sinks: torch.Tensor | None
     n_heads: int
     n_kv_heads: int
     scale: float | None
+    cap: float | None
+    window: int | None
     _function = staticmethod(multi_head_attention)
     _torch = torch.nn.MultiheadAttention
     _theirs: ClassVar = {
@@ -161,10 +168,8 @@ class MultiHeadAttention(_Heads, TorchModule, kind=MultiHeadWeights):
 
     def _their_state(self) -> dict[str, torch.Tensor]:
         d_model = self.W_Q.shape[0]
-        if self.scale is not None:
-            raise ValueError(
-                f"scale must be None to fit torch.nn.MultiheadAttention, got {self.scale}"
-            )
+        for name, value in self.weights.options().items():
+            raise ValueError(f"{name} must be None to fit torch.nn.MultiheadAttention, got {value}")
         matrices = {name: getattr(self, name) for name in MATRICES}
         widths = {name: None if x is None else x.shape[1] for name, x in matrices.items()}
         if set(widths.values()) != {d_model}:  # W_K is narrower where heads share keys

@@ -8,7 +8,7 @@ from attnbook.arrays.array import Array
 from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.nn.attention import MultiHeadAttention
 from attnbook.nn.feed_forward import FeedForward, GatedFeedForward
-from attnbook.nn.normalization import LayerNorm, RMSNorm
+from attnbook.nn.normalization import LayerNorm
 from attnbook.nn.torch_module import DroppingModule
 from attnbook.transformers.decoder import decoder_layer
 from attnbook.transformers.encoder import encoder_layer
@@ -72,11 +72,14 @@ class _Layer(DroppingModule):
         return cls._kind(**parts, norm="pre" if module.norm_first else "post")
 
     def _their_state(self) -> dict[str, torch.Tensor]:
+        for name in self._kind.field_names:
+            if name in self._kind.undrawn and getattr(self, name) is not None:
+                raise ValueError(f"{name} must be None to fit torch.nn.{self._torch.__name__}")
         for name, part in self.named_children():
-            if isinstance(part, (RMSNorm, GatedFeedForward)):
-                wanted = "LayerNorm" if isinstance(part, RMSNorm) else "FeedForward"
+            wanted = _their_part(name)
+            if not isinstance(part, wanted):
                 raise ValueError(
-                    f"{name} must be {wanted} to fit torch.nn.{self._torch.__name__}, "
+                    f"{name} must be {wanted.__name__} to fit torch.nn.{self._torch.__name__}, "
                     f"got {type(part).__name__}"
                 )
         return super()._their_state()
@@ -174,6 +177,8 @@ class DecoderLayer(_Layer, DecodingModule, kind=DecoderLayerWeights):
     cross_attention_norm : LayerNorm or None
         The state dict has the names of `weights.arrays()`, such as ``self_attention.W_Q``.
     norm : str
+    rotary : Rotary or None
+    self_attention_post_norm, feed_forward_post_norm : LayerNorm, RMSNorm or None
     dropout : float
     impl : str or callable
 
@@ -195,6 +200,13 @@ class DecoderLayer(_Layer, DecodingModule, kind=DecoderLayerWeights):
         "norm2": "cross_attention_norm",
         "norm3": "feed_forward_norm",
     }
+
+
+def _their_part(name: str) -> type[torch.nn.Module]:
+    """Return the class of the only part that PyTorch's layers can have under our name."""
+    if name.endswith("attention"):
+        return MultiHeadAttention
+    return FeedForward if name == "feed_forward" else LayerNorm
 
 
 def _name_of(activation: Any) -> str:

@@ -6,8 +6,8 @@ import torch
 
 from attnbook.arrays.array import Array
 from attnbook.nn.torch_module import TorchModule
-from attnbook.transformers.layer_norm import LayerNormWeights, layer_norm
-from attnbook.transformers.rms_norm import RMSNormWeights, rms_norm
+from attnbook.normalization.layer_norm import LayerNormWeights, layer_norm
+from attnbook.normalization.rms_norm import RMSNormWeights, rms_norm
 
 
 class _Normalization(TorchModule):

@@ -153,6 +153,7 @@ class Transformer(DroppingModule, kind=TransformerWeights):
     target_positions, source_positions : torch.nn.Parameter or None, shape (N, d_model)
     positions : str
     scale_embeddings : bool
+    logit_cap : float or None
     dropout : float
     impl : str or callable
 
@@ -201,6 +202,7 @@ class Transformer(DroppingModule, kind=TransformerWeights):
     source_positions: torch.Tensor | None
     positions: str
     scale_embeddings: bool
+    logit_cap: float | None
     _torch = torch.nn.Transformer
 
     def forward(
@@ -234,6 +236,7 @@ class Transformer(DroppingModule, kind=TransformerWeights):
         wrong = {
             "encoder": ("be there", self.encoder is None),
             "positions": ('not be "rotary"', self.positions == "rotary"),
+            "logit_cap": ("be None", self.logit_cap is not None),
             ", ".join(own): ("be None", bool(own)),
         }
         for name, (verb, holds) in wrong.items():

@@ -5,14 +5,25 @@ every self-attention, where queries and keys are rotated or a bias is added to t
 """
 
 from attnbook.positions.biases import Alibi, RelativeBias, alibi, relative_buckets
-from attnbook.positions.rotation import Llama3Scaling, Rotary, rotary, to_halves, to_interleaved
+from attnbook.positions.rotation import Rotary, rotary, to_halves, to_interleaved
+from attnbook.positions.scaling import (
+    DynamicScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    YarnScaling,
+)
 from attnbook.positions.tables import learned, sinusoidal
 
 __all__ = [
     "Alibi",
+    "DynamicScaling",
+    "LinearScaling",
     "Llama3Scaling",
+    "LongRopeScaling",
     "RelativeBias",
     "Rotary",
+    "YarnScaling",
     "alibi",
     "learned",
     "relative_buckets",

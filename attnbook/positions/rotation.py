@@ -4,7 +4,6 @@ r"""Rotary positions: every feature pair of queries and keys turns by its positi
           \qquad \omega_l = \text{base}^{-2l/d}
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
@@ -17,13 +16,12 @@ from attnbook.arrays.arguments import (
     check_bool,
     check_float,
     check_int,
-    check_number,
     check_positive,
 )
 from attnbook.arrays.array import Array, array_namespace, to_accumulate
-from attnbook.arrays.weights import Weights
 from attnbook.positions.angles import cosines_and_sines, frequencies, placed
 from attnbook.positions.piece import AttentionPositions
+from attnbook.positions.scaling import Scaling
 
 # The mathematics, of checked arguments.
 
@@ -31,11 +29,13 @@ from attnbook.positions.piece import AttentionPositions
 def rotation(
     start: int,
     interleaved: bool = False,
-    frequencies: Callable[[int], np.ndarray] = frequencies,
+    frequencies: Callable[[int, int], np.ndarray] = lambda d, length: frequencies(d),
+    amplitude: float = 1.0,
 ) -> Callable[[Array], Array]:
     """Return what rotates rows (..., n, d), of one n and one library, at start, start + 1, ….
 
-    It rotates as many feature pairs as there are ``frequencies(d)``; the features after them stay.
+    It rotates as many feature pairs as there are ``frequencies(d, length)``, where the length is
+    start + n; the features after them stay. Cosines and sines are multiplied by the amplitude.
     Cosines and sines are computed, and copied to the device, at the first call for each d, so that
     all layers of a forward pass may share one copy.
     """
@@ -44,8 +44,9 @@ def rotation(
     def turn(x: Array) -> Array:
         xp, d = array_namespace(x), x.shape[-1]
         if d not in tables:
-            both = cosines_and_sines(start, x.shape[-2], frequencies(d))
-            tables[d] = placed(both, to_accumulate(x[..., :0]))  # (2, n, d/2)
+            n = x.shape[-2]
+            both = cosines_and_sines(start, n, frequencies(d, start + n))
+            tables[d] = placed(amplitude * both, to_accumulate(x[..., :0]))  # (2, n, d/2)
         table = tables[d]
         y, cosines, sines = xp.astype(x, table.dtype, copy=False), table[0, :, :], table[1, :, :]
         half = cosines.shape[-1]
@@ -65,55 +66,6 @@ def rotation(
 
 
 @dataclass(frozen=True)
-class Llama3Scaling(Weights):
-    r"""Lower the frequencies for texts longer than those of the first training, as in Llama 3.1.
-
-    .. math:: \omega_l' = \omega_l \Bigl(s_l + \frac{1 - s_l}{\text{factor}}\Bigr), \qquad
-        s_l = \operatorname{clip}\Bigl(
-              \frac{N \omega_l / 2\pi - \text{low}}{\text{high} - \text{low}},\; 0,\; 1\Bigr)
-
-    A pair that makes at least `high` rotations within N positions keeps its frequency. The
-    frequency of a pair that makes at most `low` rotations is divided by the factor. In between,
-    the divisor changes steadily.
-
-    Attributes
-    ----------
-    factor : float
-        How many times longer the texts are; above 0.
-    low, high : float
-        Numbers of full rotations; low is below high.
-    n_positions : int
-        N, the length on which the model was first trained.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If a number is not as above.
-
-    References
-    ----------
-    Llama Team (2024), "The Llama 3 herd of models"; ``rope_type="llama3"`` of Hugging Face.
-    """
-
-    factor: float = 8.0
-    low: float = 1.0
-    high: float = 4.0
-    n_positions: int = 8192
-
-    def __post_init__(self) -> None:
-        check_int("n_positions", self.n_positions, at_least=1)
-        check_positive("factor", self.factor)
-        if check_number("low", self.low) >= check_number("high", self.high):
-            raise ValueError(f"low must be below high = {self.high}, got {self.low}")
-
-    def scaled(self, frequencies: np.ndarray) -> np.ndarray:
-        """Return ω', shape (d/2,)."""
-        turns = self.n_positions * frequencies / (2 * math.pi)
-        kept = np.clip((turns - self.low) / (self.high - self.low), 0.0, 1.0)
-        return frequencies * (kept + (1 - kept) / self.factor)
-
-
-@dataclass(frozen=True)
 class Rotary(AttentionPositions):
     """Rotary positions (RoPE) of a model: which features rotate, in which pairs, and how fast.
 
@@ -128,8 +80,9 @@ class Rotary(AttentionPositions):
     width : int, optional
         w, an even number of at least 2: the first w features of each head are rotated; all of them
         by default.
-    scaling : Llama3Scaling, optional
-        Changes the frequency of each pair.
+    scaling : LinearScaling, DynamicScaling, Llama3Scaling, YarnScaling or LongRopeScaling, optional
+        Changes the frequency of each pair, for texts longer than those of the first training. Its
+        attention factor, if it has one, multiplies the rotated features.
 
     Raises
     ------
@@ -149,7 +102,7 @@ class Rotary(AttentionPositions):
     base: float = 10000.0
     interleaved: bool = False
     width: int | None = None
-    scaling: Llama3Scaling | None = None
+    scaling: Scaling | None = None
 
     def __post_init__(self) -> None:
         check_positive("base", self.base)
@@ -164,23 +117,37 @@ class Rotary(AttentionPositions):
             raise ValueError(f"d_k must be even to rotate pairs of features, got {d_k}")
         if self.width is not None and self.width > d_k:
             raise ValueError(f"d_k must be at least the width {self.width} to rotate, got {d_k}")
+        if self.scaling is not None:
+            self.scaling.check_pairs((self.width or d_k) // 2)
 
     def turn(self, start: int) -> Callable[[Array], Array]:
         """Return what rotates queries and keys (..., n, d_k) at the positions start, start + 1, ….
 
         The first call fixes n, and it computes the cosines and sines, which are then kept.
         """
-        return rotation(start, self.interleaved, self._frequencies)
+        return rotation(start, self.interleaved, self._frequencies, self._amplitude)
 
     def turned_back(
         self, x: Annotated[Array, "... n d_k"], start: int
     ) -> Annotated[Array, "... n d_k"]:
-        """Return rows at the positions start, start + 1, …, rotated by the opposite angles."""
-        return rotation(start, self.interleaved, lambda d_k: -self._frequencies(d_k))(x)
+        """Return rows at the positions start, start + 1, …, rotated by the opposite angles.
 
-    def _frequencies(self, d_k: int) -> np.ndarray:
+        The attention factor of a scaling multiplies them again, since this is the transpose.
+        """
+        turn = rotation(
+            *(start, self.interleaved),
+            lambda d_k, length: -self._frequencies(d_k, length),
+            self._amplitude,
+        )
+        return turn(x)
+
+    @property
+    def _amplitude(self) -> float:
+        return 1.0 if self.scaling is None else self.scaling.amplitude
+
+    def _frequencies(self, d_k: int, length: int) -> np.ndarray:
         known = frequencies(self.width or d_k, float(self.base))
-        return known if self.scaling is None else self.scaling.scaled(known)
+        return known if self.scaling is None else self.scaling.scaled(known, length)
 
 
 def check_width_of_pairs(width: int) -> int:
@@ -264,7 +231,7 @@ def rotary(
         raise ValueError(f"x must have shape (..., n, d) with even d >= 2, got {tuple(x.shape)}")
     check_bool("interleaved", interleaved)
     base, start = check_positive("base", base), check_int("start", start)
-    return rotation(start, interleaved, lambda d: frequencies(width or d, base))(x)
+    return rotation(start, interleaved, lambda d, length: frequencies(width or d, base))(x)
 
 
 def to_interleaved(

@@ -18,9 +18,9 @@ from attnbook.kernels import REFERENCE, Impl, check_impl
 from attnbook.multi_head.attention import attend, keys_and_values
 from attnbook.multi_head.masks import check_head_mask
 from attnbook.multi_head.weights import MultiHeadWeights
+from attnbook.normalization.layer_norm import LayerNormWeights
+from attnbook.normalization.normalization import NormWeights
 from attnbook.transformers.layer import misfits
-from attnbook.transformers.layer_norm import LayerNormWeights
-from attnbook.transformers.normalization import NormWeights
 from attnbook.transformers.residual import residual
 
 # The mathematics, of checked arrays.

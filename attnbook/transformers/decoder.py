@@ -10,15 +10,15 @@ from attnbook.arrays.projections import check_width
 from attnbook.kernels import REFERENCE, Impl, check_impl
 from attnbook.multi_head.attention import KeysAndValues, attend, keys_and_values
 from attnbook.multi_head.masks import check_head_mask
-from attnbook.transformers.feed_forward import feed_forward_of
+from attnbook.normalization.normalization import NORMALIZED
 from attnbook.transformers.layer import DecoderLayerWeights
-from attnbook.transformers.normalization import NORMALIZED
+from attnbook.transformers.networks import NETWORKS
 from attnbook.transformers.residual import residual
 from attnbook.transformers.self_attention import (
+    SELF_ATTENTIONS,
     Keep,
     LayerOptions,
     options_of,
-    self_attention_of,
 )
 from attnbook.transformers.stack import DecoderWeights, check_stream
 
@@ -65,17 +65,19 @@ def decoder_layer_of(
 ) -> Array:
     """Return the output; `memory` are its keys and values, and `keep` is the cache of the layer."""
     norm, drop = weights.norm, options.drop
-    own, cross = weights.self_attention, weights.cross_attention
+    options = options if weights.rotary is None else options.with_rotary(weights.rotary)
+    own, cross, network = weights.self_attention, weights.cross_attention, weights.feed_forward
     cross_norm: Any = weights.cross_attention_norm  # it is there if `cross` is
-    attend_to_target = partial(self_attention_of, weights=own, options=options, keep=keep)
-    x = residual(x, attend_to_target, weights.self_attention_norm, norm, drop)
+    attend_to_target = partial(SELF_ATTENTIONS[type(own)], weights=own, options=options, keep=keep)
+    own_norms = (weights.self_attention_norm, norm, drop, weights.self_attention_post_norm)
+    x = residual(x, attend_to_target, *own_norms)
     if memory is not None and cross is not None:
         attend_to_memory = partial(
             attend, heads=memory, weights=cross, mask=options.memory_mask, impl=options.impl
         )
         x = residual(x, attend_to_memory, cross_norm, norm, drop)
-    feed = partial(feed_forward_of, weights=weights.feed_forward, drop=drop)
-    return residual(x, feed, weights.feed_forward_norm, norm, drop)
+    feed = partial(NETWORKS[type(network)], weights=network, drop=drop)
+    return residual(x, feed, weights.feed_forward_norm, norm, drop, weights.feed_forward_post_norm)
 
 
 # The functions, which check what they are given.

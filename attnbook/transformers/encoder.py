@@ -10,14 +10,14 @@ from typing import Annotated
 
 from attnbook.arrays.array import Array
 from attnbook.kernels import REFERENCE, Impl, check_impl
-from attnbook.transformers.feed_forward import feed_forward_of
+from attnbook.normalization.normalization import NORMALIZED
 from attnbook.transformers.layer import EncoderLayerWeights
-from attnbook.transformers.normalization import NORMALIZED
+from attnbook.transformers.networks import NETWORKS
 from attnbook.transformers.residual import residual
 from attnbook.transformers.self_attention import (
+    SELF_ATTENTIONS,
     LayerOptions,
     options_of,
-    self_attention_of,
 )
 from attnbook.transformers.stack import EncoderWeights, check_stream
 
@@ -26,9 +26,10 @@ from attnbook.transformers.stack import EncoderWeights, check_stream
 
 def encoder_layer_of(x: Array, weights: EncoderLayerWeights, options: LayerOptions) -> Array:
     norm, drop = weights.norm, options.drop
-    attend = partial(self_attention_of, weights=weights.self_attention, options=options)
+    own, network = weights.self_attention, weights.feed_forward
+    attend = partial(SELF_ATTENTIONS[type(own)], weights=own, options=options)
     x = residual(x, attend, weights.self_attention_norm, norm, drop)
-    feed = partial(feed_forward_of, weights=weights.feed_forward, drop=drop)
+    feed = partial(NETWORKS[type(network)], weights=network, drop=drop)
     return residual(x, feed, weights.feed_forward_norm, norm, drop)
 
 

@@ -1,7 +1,7 @@
 """The weights of a layer: which parts it has, and how wide each is towards the tokens."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -9,9 +9,12 @@ import numpy as np
 from attnbook.arrays.arguments import check_bool, check_choice, generator
 from attnbook.arrays.weights import Weights
 from attnbook.multi_head.weights import MultiHeadWeights
+from attnbook.normalization.normalization import NormWeights, first_norm
+from attnbook.positions.rotation import Rotary
 from attnbook.transformers.feed_forward import FeedForwardWeights, GatedFeedForwardWeights
-from attnbook.transformers.normalization import NormWeights, first_norm
+from attnbook.transformers.networks import NetworkWeights
 from attnbook.transformers.residual import ORDERS
+from attnbook.transformers.self_attention import SelfAttentionWeights, StateWeights
 
 
 class Layer(Weights):
@@ -24,13 +27,13 @@ class Layer(Weights):
     of_memory: ClassVar[tuple[str, ...]] = ()
     positions: ClassVar[None] = None  # a layer alone has none of its own, as a stack may
 
-    self_attention: MultiHeadWeights
+    self_attention: SelfAttentionWeights | StateWeights
     norm: str
 
     @property
     def d_model(self) -> int:
         """Width of the tokens."""
-        return self.self_attention.W_Q.shape[0]
+        return self.self_attention.d_query
 
     @property
     def layers(self) -> tuple[Self, ...]:
@@ -45,12 +48,14 @@ class Layer(Weights):
         for name, axis, shape in misfits(self, d_model, self.of_memory):
             if axis == 0 and len(shape) == 2:
                 raise ValueError(f"{name} must have {d_model} rows, got shape {shape}")
+            where = "its last axis" if axis == len(shape) - 1 else f"axis {axis}"
             raise ValueError(
-                f"{name} must have length {d_model} on its last axis, the width of the tokens "
+                f"{name} must have length {d_model} on {where}, the width of the tokens "
                 f"that it is added to, got shape {shape}"
             )
-        for name, part in vars(self).items():
-            if isinstance(part, MultiHeadWeights) and part.d_out != d_model:
+        for name in ("self_attention", "cross_attention"):
+            part = getattr(self, name, None)
+            if part is not None and part.d_out != d_model:
                 raise ValueError(
                     f"{name} must have heads that join to width {d_model}, or a W_O, "
                     f"got {part.d_out}"
@@ -115,9 +120,9 @@ class Layer(Weights):
         """Return a layer of parts that are drawn in the order of the fields."""
         d_model, n_heads, d_ff = sizes
         network = GatedFeedForwardWeights if check_bool("gated", gated) else FeedForwardWeights
-        made: dict[str, Any] = dict.fromkeys(without)
+        made: dict[str, Any] = dict.fromkeys((*without, *cls.undrawn))
         for name, kinds in cls.part_kinds.items():
-            if name in without:
+            if name in without or name in cls.undrawn:
                 continue
             if MultiHeadWeights in kinds:
                 made[name] = MultiHeadWeights.init(
@@ -136,9 +141,9 @@ class EncoderLayerWeights(Layer):
 
     Attributes
     ----------
-    self_attention : MultiHeadWeights
+    self_attention : MultiHeadWeights or LatentWeights
         From d_model to d_model.
-    feed_forward : FeedForwardWeights or GatedFeedForwardWeights
+    feed_forward : FeedForwardWeights, GatedFeedForwardWeights or MixtureWeights
         From d_model to d_model.
     self_attention_norm, feed_forward_norm : LayerNormWeights or RMSNormWeights
     norm : str
@@ -157,8 +162,8 @@ class EncoderLayerWeights(Layer):
     (16, 'pre')
     """
 
-    self_attention: MultiHeadWeights
-    feed_forward: FeedForwardWeights | GatedFeedForwardWeights
+    self_attention: SelfAttentionWeights
+    feed_forward: NetworkWeights
     self_attention_norm: NormWeights
     feed_forward_norm: NormWeights
     norm: str = "pre"
@@ -173,18 +178,23 @@ class DecoderLayerWeights(Layer):
 
     Attributes
     ----------
-    self_attention : MultiHeadWeights
-        From d_model to d_model.
+    self_attention : MultiHeadWeights, LatentWeights, LinearAttentionWeights or Mamba2Weights
+        From d_model to d_model. The last two keep a state and are causal whatever the mask.
     cross_attention : MultiHeadWeights, optional
         Its queries and its output have width d_model, its keys and values the width of the memory.
         Without it, the layer attends only to its own tokens, as in a language model.
-    feed_forward : FeedForwardWeights or GatedFeedForwardWeights
+    feed_forward : FeedForwardWeights, GatedFeedForwardWeights or MixtureWeights
         From d_model to d_model.
     self_attention_norm, feed_forward_norm : LayerNormWeights or RMSNormWeights
     cross_attention_norm : LayerNormWeights or RMSNormWeights, optional
         Required if there is a cross-attention.
     norm : str
         ``"pre"``: x + f(norm(x)), or ``"post"``: norm(x + f(x)).
+    rotary : Rotary, optional
+        The positions of this self-attention, in place of those of the stack: for example, local
+        layers may have another base than global ones.
+    self_attention_post_norm, feed_forward_post_norm : LayerNormWeights or RMSNormWeights, optional
+        Normalise the output of the sublayer before it is added: x + norm₂(f(norm(x))).
 
     Raises
     ------
@@ -200,21 +210,32 @@ class DecoderLayerWeights(Layer):
     """
 
     of_memory = ("cross_attention.d_key", "cross_attention.d_value")
+    undrawn = ("rotary", "self_attention_post_norm", "feed_forward_post_norm")
 
-    self_attention: MultiHeadWeights
+    self_attention: SelfAttentionWeights | StateWeights
     cross_attention: MultiHeadWeights | None
-    feed_forward: FeedForwardWeights | GatedFeedForwardWeights
+    feed_forward: NetworkWeights
     self_attention_norm: NormWeights
     cross_attention_norm: NormWeights | None
     feed_forward_norm: NormWeights
     norm: str = "pre"
+    rotary: Rotary | None = field(default=None, kw_only=True)
+    self_attention_post_norm: NormWeights | None = field(default=None, kw_only=True)
+    feed_forward_post_norm: NormWeights | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         self.check_layer()
+        if self.rotary is not None:
+            self.rotary.check_heads(self.self_attention.n_heads, self.self_attention.d_k)
         cross = self.cross_attention
         if (cross is None) != (self.cross_attention_norm is None):
             raise ValueError(
                 "cross_attention and cross_attention_norm must both be there or both be None"
+            )
+        if cross is not None and cross.window is not None:
+            raise ValueError(
+                f"cross_attention must have no window, since the positions of source and target "
+                f"are unrelated, got {cross.window}"
             )
         if cross is not None and cross.W_K.shape[0] != cross.W_V.shape[0]:
             raise ValueError(

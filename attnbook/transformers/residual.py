@@ -2,13 +2,15 @@ r"""The residual connection: what a sublayer makes of its input is added to it.
 
 .. math:: \text{pre-norm: } x + f(\operatorname{norm}(x)), \qquad
           \text{post-norm: } \operatorname{norm}(x + f(x))
+
+Some models also normalise f(x) before it is added.
 """
 
 import sys
 from collections.abc import Callable
 
 from attnbook.arrays.array import Array, array_namespace, dtype_name
-from attnbook.transformers.normalization import NORMALIZED, NormWeights
+from attnbook.normalization.normalization import NORMALIZED, NormWeights
 
 ORDERS = ("pre", "post")
 
@@ -19,9 +21,11 @@ def residual(
     norm: NormWeights,
     order: str,
     drop: Callable[[Array], Array] | None,
+    before_sum: NormWeights | None = None,
 ) -> Array:
-    """Add to `x` what `sublayer` makes of it."""
+    """Add to `x` what `sublayer` makes of it, normalised by `before_sum` if there is one."""
     y = sublayer(NORMALIZED[type(norm)](x, norm) if order == "pre" else x)
+    y = y if before_sum is None else NORMALIZED[type(before_sum)](y, before_sum)
     total = x + (y if drop is None else drop(y))
     if str(x.dtype).endswith(("float16", "f2")):
         check_overflow(x, total)

@@ -2,12 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from attnbook.arrays.arguments import check_bool
-from attnbook.arrays.array import Array
+from attnbook.arrays.array import array_namespace
 from attnbook.arrays.weights import check_part
+from attnbook.multi_head.heads import merge_heads_of, split_heads_of
+from attnbook.multi_head.latent_weights import LatentWeights
+from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.positions.rotation import Rotary, to_halves, to_interleaved
+from attnbook.transformers.self_attention import STATES
 from attnbook.transformers.stack import DecoderWeights, EncoderWeights
 from attnbook.transformers.weights import TransformerWeights
 
@@ -27,10 +32,11 @@ def rotary_layout(weights: Any, *, interleaved: bool) -> Any:
     Returns
     -------
     weights of the same class
-        The columns of W_Q and W_K, and their biases, are reordered within each head, and
-        `positions` records the new layout. Queries and keys have the same dot products as before,
-        so every output is the same up to the order in which the products are summed. Weights that
-        already have the layout are returned unchanged.
+        The columns of W_Q and W_K, their biases and their norms are reordered within each head, and
+        `positions` records the new layout; of `LatentWeights`, the columns of W_UQ and W_KR that
+        are rotated. Queries and keys have the same dot products as before, so every output is the
+        same up to the order in which the products are summed. Weights that already have the layout
+        are returned unchanged.
 
     Raises
     ------
@@ -65,21 +71,57 @@ def rotary_layout(weights: Any, *, interleaved: bool) -> Any:
 
 
 def _stack(weights: Any, positions: Any, interleaved: bool) -> Any:
-    if not isinstance(positions, Rotary):
+    own = [getattr(layer, "rotary", None) or positions for layer in weights.layers]
+    if not any(isinstance(one, Rotary) for one in (positions, *own)):
         got = type(positions).__name__ if positions else None
         raise ValueError(f"weights must have rotary positions, got {got}")
-    if positions.interleaved == interleaved:
-        return weights
-    change = to_interleaved if interleaved else to_halves
-    layers = tuple(_layer(layer, change, positions.width) for layer in weights.layers)
-    positions = replace(positions, interleaved=interleaved)
-    return replace(weights, layers=layers, positions=positions)
+    changes = [isinstance(one, Rotary) and one.interleaved != interleaved for one in own]
+    layers = tuple(
+        _layer(layer, one, interleaved) if is_other else layer
+        for layer, one, is_other in zip(weights.layers, own, changes, strict=True)
+    )
+    if isinstance(positions, Rotary) and positions.interleaved != interleaved:
+        positions = replace(positions, interleaved=interleaved)
+        return replace(weights, layers=layers, positions=positions)
+    return replace(weights, layers=layers) if any(changes) else weights
 
 
-def _layer(layer: Any, change: Callable[..., Array], width: int | None) -> Any:
-    heads, new = layer.self_attention, {}
+def _layer(layer: Any, rotary: Rotary, interleaved: bool) -> Any:
+    if type(layer.self_attention) in STATES:  # which has no positions
+        return layer
+    change = partial(to_interleaved if interleaved else to_halves, width=rotary.width)
+    check_part("self_attention", layer.self_attention, *REORDERED)
+    heads = REORDERED[type(layer.self_attention)](layer.self_attention, change)
+    own: dict[str, Any] = {"self_attention": heads}
+    if getattr(layer, "rotary", None) is not None:
+        own["rotary"] = replace(rotary, interleaved=interleaved)
+    return replace(layer, **own)
+
+
+def _heads(heads: MultiHeadWeights, change: Any) -> MultiHeadWeights:
+    new: dict[str, Any] = {}
     for letter, n in (("Q", heads.n_heads), ("K", heads.n_kv_heads)):
         for name in (f"W_{letter}", f"b_{letter}"):
             x = getattr(heads, name)
-            new[name] = None if x is None else change(x, n, width=width)
-    return replace(layer, self_attention=replace(heads, **new))
+            new[name] = None if x is None else change(x, n)
+    for name in ("q_norm", "k_norm"):
+        norm = getattr(heads, name)
+        if norm is not None:
+            parts = {part: change(x) for part, x in norm.arrays().items()}
+            new[name] = replace(norm, **parts)
+    return replace(heads, **new)
+
+
+def _latent(weights: LatentWeights, change: Any) -> LatentWeights:
+    """Reorder the columns that make the rotated part of the queries, and the shared key."""
+    xp, d = array_namespace(weights.W_UQ), weights.d_nope
+    heads = split_heads_of(weights.W_UQ, weights.n_heads)  # (h, r_q, d_nope + d_rope)
+    W_UQ = merge_heads_of(xp.concat([heads[..., :d], change(heads[..., d:])], axis=-1))
+    return replace(weights, W_UQ=W_UQ, W_KR=change(weights.W_KR))
+
+
+REORDERED: dict[type, Callable[[Any, Any], Any]] = {
+    MultiHeadWeights: _heads,
+    LatentWeights: _latent,
+}
+"""What reorders the features of each class of weights: ``REORDERED[type(weights)]``."""

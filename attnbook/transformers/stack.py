@@ -10,12 +10,13 @@ from attnbook.arrays.array import Array
 from attnbook.arrays.projections import check_width
 from attnbook.arrays.weights import Weights, check_part
 from attnbook.multi_head.masks import check_head_bias, check_head_mask
+from attnbook.normalization.normalization import NormWeights, first_norm
 from attnbook.positions.biases import Alibi, RelativeBias
 from attnbook.positions.piece import AttentionPositions
 from attnbook.positions.rotation import Rotary
 from attnbook.transformers.dropout import check_drop
 from attnbook.transformers.layer import DecoderLayerWeights, EncoderLayerWeights
-from attnbook.transformers.normalization import NormWeights, first_norm
+from attnbook.transformers.self_attention import with_scores
 
 
 class Stack(Weights):
@@ -41,9 +42,10 @@ class Stack(Weights):
         if len(set(widths)) > 1:
             raise ValueError(f"layers and final_norm must have one width d_model, got {widths}")
         if (positions := self.positions) is not None:
-            for heads in (layer.self_attention for layer in self.layers):
+            attentions = with_scores(self.layers)
+            for heads in attentions:
                 positions.check_heads(heads.n_heads, heads.d_k)
-            numbers = sorted({layer.self_attention.n_heads for layer in self.layers})
+            numbers = sorted({heads.n_heads for heads in attentions})
             if len(numbers) > 1 and not isinstance(positions, Rotary):
                 raise ValueError(f"layers must have one number of heads, got {numbers}")
 
@@ -134,6 +136,12 @@ class DecoderWeights(Stack):
                 "layers must all attend to a memory of one width, or none to any, "
                 f"got {' and '.join(str(width) for width in widths)}"
             )
+        has_own = any(layer.rotary is not None for layer in self.layers)
+        if has_own and not isinstance(self.positions, Rotary | None):
+            raise ValueError(
+                f"positions must be Rotary or None, since layers have a rotary of their own, "
+                f"got {type(self.positions).__name__}"
+            )
 
 
 def check_stream(
@@ -157,8 +165,8 @@ def check_stream(
         check_floats(x=x, weights=like)
     check_width("x", x, weights.d_model)
     attentions = [layer.self_attention for layer in weights.layers]
-    for attention in attentions if rotate else ():
+    for attention in with_scores(weights.layers) if rotate else ():
         Rotary().check_heads(attention.n_heads, attention.d_k)
     tokens = x.shape[:-1]
     check_head_mask("mask", mask, "x", x, tokens, tokens, attentions)
-    check_head_bias("bias", bias, "x", x, tokens, tokens, attentions)
+    check_head_bias("bias", bias, "x", x, tokens, tokens, with_scores(weights.layers))

@@ -98,7 +98,9 @@ def logits_of(x: Array, weights: TransformerWeights) -> Array:
         x = xp.matmul(x, weights.output)
     elif weights.target_embedding is not None:
         x = xp.matmul(x, xp.matrix_transpose(weights.target_embedding))
-    return x if weights.b_out is None else x + weights.b_out
+    x = x if weights.b_out is None else x + weights.b_out
+    cap = weights.logit_cap
+    return x if cap is None else cap * xp.tanh(x / cap)
 
 
 # The functions, which check what they are given.

@@ -5,12 +5,13 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from attnbook.arrays.arguments import check_bool, check_choice, check_int, generator
+from attnbook.arrays.arguments import check_bool, check_choice, check_int, check_positive, generator
 from attnbook.arrays.array import Array
 from attnbook.arrays.projections import xavier
 from attnbook.arrays.weights import Weights
 from attnbook.positions.piece import AttentionPositions
 from attnbook.positions.rotation import Rotary
+from attnbook.transformers.self_attention import with_scores
 from attnbook.transformers.stack import DecoderWeights, EncoderWeights
 
 POSITIONS = ("sinusoidal", "interleaved", "learned", "rotary", "none")
@@ -46,6 +47,8 @@ class TransformerWeights(Weights):
         yourself.
     scale_embeddings : bool
         Whether to multiply embeddings by √d_model.
+    logit_cap : float, optional
+        Soft-capping: a logit l becomes cap · tanh(l / cap).
 
     Raises
     ------
@@ -70,8 +73,11 @@ class TransformerWeights(Weights):
     source_positions: Annotated[Array, "N_s d_model"] | None = None
     positions: str = "sinusoidal"
     scale_embeddings: bool = True
+    logit_cap: float | None = None
 
     def __post_init__(self) -> None:
+        if self.logit_cap is not None:
+            object.__setattr__(self, "logit_cap", check_positive("logit_cap", self.logit_cap))
         check_choice("positions", self.positions, POSITIONS)
         check_bool("scale_embeddings", self.scale_embeddings)
         self.check_fields()
@@ -140,9 +146,9 @@ class TransformerWeights(Weights):
         """Raise unless features come in pairs where positions rotate pairs of them."""
         stacks = [stack for stack in (self.decoder, self.encoder) if stack is not None]
         attentions = [
-            layer.self_attention
+            attention
             for stack in stacks
-            for layer in (stack.layers if stack.positions is None else ())
+            for attention in with_scores(stack.layers if stack.positions is None else ())
         ]
         for attention in attentions if self.positions == "rotary" else ():
             if attention.d_k % 2:

@@ -242,7 +242,7 @@ FEW = (
     "single_head/test_softmax.py::test_strided_arrays_and_foreign_byte_order",
     "multi_head/test_multi_head.py::test_vmap",
     "masking/test_conventions.py::test_to_sdpa_means_the_same_to_torch",
-    "transformers/test_normalization.py::test_rms_norm_is_layer_norm_of_rows_whose_mean_is_0",
+    "normalization/test_normalization.py::test_rms_norm_is_layer_norm_of_rows_whose_mean_is_0",
     "training/test_cross_entropy.py::test_what_the_mask_leaves_out_may_be_anything",
     "training/test_schedules.py::test_inverse_square_root_is_that_of_the_paper",
     "decoding/test_sampling.py::test_a_sequence_draws_the_same_whatever_its_neighbours",

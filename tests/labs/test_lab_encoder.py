@@ -8,7 +8,7 @@ from figures import caller, lab_data
 from attnbook.data.word_pieces import WordPieces
 from attnbook.models import BertWeights, SentenceEncoder, sentence_encoder
 from attnbook.models.bert_encoder import bert
-from attnbook.transformers.layer_norm import LayerNormWeights
+from attnbook.normalization.layer_norm import LayerNormWeights
 from attnbook.transformers.stack import EncoderWeights
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzσéß中文"

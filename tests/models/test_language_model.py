@@ -14,6 +14,7 @@ import attnbook
 from attnbook import attention_weights, feed_forward, kernels, merge_heads, rms_norm
 from attnbook.data import BytePairs, plays
 from attnbook.decoding import greedy_decode
+from attnbook.masking import sliding_window
 from attnbook.models import LanguageModel, draft_writer, writer
 from attnbook.positions import Rotary
 from attnbook.transformers.weights import TransformerWeights
@@ -373,6 +374,43 @@ def test_stream_and_heads_are_those_of_the_way_to_the_logits(positions):
         y = rms_norm(x, block.feed_forward_norm.gain)
         x = x + feed_forward(y, block.feed_forward)
         np.testing.assert_allclose(x, model.stream(text, layer + 1), atol=1e-12)
+
+
+def test_stream_and_heads_are_those_of_the_way_to_the_logits_with_sinks_and_windows():
+    model, text = small(), TEXT[:20]
+    stack = model.weights.decoder
+    layers = tuple(
+        dataclasses.replace(
+            layer,
+            self_attention=dataclasses.replace(
+                layer.self_attention,
+                sinks=np.linspace(-1, 1, 6) if i != 1 else None,
+                window=(2, 3, None)[i],
+                cap=(None, 0.5, 2.0)[i],
+            ),
+        )
+        for i, layer in enumerate(stack.layers)
+    )
+    weights = dataclasses.replace(model.weights, decoder=dataclasses.replace(stack, layers=layers))
+    model = LanguageModel(weights, model.tokenizer, model.context)
+    A = model.attention(text)
+    n = A.shape[-1]
+    assert A.shape == (3, 6, n, n)
+    for i, block in enumerate(layers):
+        own = block.self_attention
+        query, key, value = model.heads(text, i)
+        assert query.shape == key.shape == (6, n, 2)
+        scores = query @ np.swapaxes(key, -1, -2) / 2**0.5
+        scores = scores if own.cap is None else own.cap * np.tanh(scores / own.cap)
+        mask = sliding_window(n, left=n if own.window is None else own.window - 1)
+        powers = np.where(mask, np.exp(scores), 0)
+        sinks = 0 if own.sinks is None else np.exp(own.sinks)[:, None, None]
+        want = powers / (powers.sum(-1, keepdims=True) + sinks)
+        np.testing.assert_allclose(A[i], want, atol=1e-12)
+        x = model.stream(text, i)
+        x = x + merge_heads(want @ value) @ own.W_O
+        x = x + feed_forward(rms_norm(x, block.feed_forward_norm.gain), block.feed_forward)
+        np.testing.assert_allclose(x, model.stream(text, i + 1), atol=1e-12)
 
 
 def test_attention_of_a_model_in_bfloat16_is_in_numpy():

@@ -80,6 +80,27 @@ def with_heads_of_other_widths(weights):
     return replace(weights, decoder=replace(weights.decoder, layers=layers))
 
 
+def with_options_of_heads(weights):
+    """Normalised queries and keys, sinks, a gate, a cap and a window."""
+    d_model = weights.d_model
+
+    def layer(old):
+        h, d_k = old.self_attention.n_heads, old.self_attention.d_k
+        heads = replace(
+            old.self_attention,
+            q_norm=RMSNormWeights(np.ones(d_k)),
+            k_norm=LayerNormWeights(np.ones(d_k), np.ones(d_k), epsilon=0.1),
+            sinks=np.ones(h),
+            W_gate=np.ones((d_model, h * old.self_attention.d_v)),
+            cap=0.5,
+            window=3,
+        )
+        return replace(old, self_attention=heads)
+
+    layers = tuple(layer(old) for old in weights.decoder.layers)
+    return replace(weights, decoder=replace(weights.decoder, layers=layers))
+
+
 def without_output_and_gains(weights):
     """No W_O, normalisations without gain, and another ε."""
 
@@ -101,6 +122,7 @@ def of_features(weights):
 
 ODD = (lambda weights: weights,) * 3 + (
     with_heads_of_other_widths,
+    with_options_of_heads,
     without_output_and_gains,
     of_features,
 )

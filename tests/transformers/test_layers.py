@@ -255,8 +255,8 @@ def test_init_defaults(kind):
     for one in weights.layers:
         assert (one.norm, one.feed_forward.activation) == ("pre", "relu")
         assert (len(one.arrays()), one.self_attention.n_kv_heads) == (16 + 10 * bool(kind.cross), 3)
-        parts = [part for name, part in vars(one).items() if name != "norm"]
-        assert type(one)(*parts).norm == "pre"
+        parts = {name: part for name, part in vars(one).items() if name != "norm"}
+        assert type(one)(**parts).norm == "pre"
     if kind.stack:
         assert kind.weights(weights.layers).final_norm is None
         assert weights.final_norm.bias is not None
@@ -340,7 +340,7 @@ def heads(*arguments, **options):
 
 ERRORS = """
 part(self_attention=attnbook.SingleHeadWeights.init(0, 6, d_k=2, d_v=6))
-    TypeError: self_attention must be MultiHeadWeights, got SingleHeadWeights
+    TypeError: self_attention must be MultiHeadWeights or LatentWeights, got SingleHeadWeights
 part(feed_forward_norm=np.ones(6))
     TypeError: feed_forward_norm must be LayerNormWeights or RMSNormWeights, got ndarray
 part(feed_forward=FeedForwardWeights.init(0, 6, 5).to(dtype="float32"))

@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 from attnbook.arrays.array import Array, array_namespace, to_accumulate
+from attnbook.normalization.layer_norm import LayerNormWeights
+from attnbook.normalization.rms_norm import RMSNormWeights
 from attnbook.training.backpropagation.linear import rows_of
-from attnbook.transformers.layer_norm import LayerNormWeights
-from attnbook.transformers.rms_norm import RMSNormWeights
 
 
 def layer_norm_vjp(

@@ -15,6 +15,8 @@ from attnbook.arrays.array import (
 from attnbook.arrays.attention_arguments import and_causal
 from attnbook.arrays.weights import check_part
 from attnbook.multi_head.masks import check_head_mask
+from attnbook.multi_head.weights import MultiHeadWeights
+from attnbook.normalization.normalization import NORMALIZED
 from attnbook.positions.biases import RelativeBias
 from attnbook.positions.piece import AttentionPositions
 from attnbook.positions.rotation import Rotary
@@ -23,9 +25,11 @@ from attnbook.training.backpropagation.linear import embed_vjp, linear_vjp, summ
 from attnbook.training.backpropagation.loss import cross_entropy_vjp
 from attnbook.training.backpropagation.normalization import NORMALIZATION_VJPS
 from attnbook.training.loss import checked_targets, cross_entropy_of
-from attnbook.transformers.normalization import NORMALIZED
+from attnbook.transformers.feed_forward import FeedForwardWeights, GatedFeedForwardWeights
 from attnbook.transformers.transformer import check_tokens, logits_of, placed_tokens
 from attnbook.transformers.weights import TransformerWeights
+
+NETWORK_KINDS = (FeedForwardWeights, GatedFeedForwardWeights)
 
 
 def transformer_with_vjp(
@@ -72,7 +76,12 @@ def transformer_with_vjp(
     norm, last = decoder.final_norm, x
     x = x if norm is None else NORMALIZED[type(norm)](x, norm)
 
+    logits = logits_of(x, weights)
+
     def vjp(grad_logits):
+        if weights.logit_cap is not None:
+            bounded = logits / weights.logit_cap
+            grad_logits = grad_logits * (1 - bounded * bounded)
         grad_x, grads = _logits_vjp(x, weights, grad_logits)
         grad_norm = None
         if norm is not None:
@@ -97,7 +106,7 @@ def transformer_with_vjp(
             grads["target_embedding"] = read if tied is None else read + tied
         return replace(weights, **grads)
 
-    return logits_of(x, weights), vjp
+    return logits, vjp
 
 
 def _logits_vjp(x, weights, grad_logits):
@@ -177,8 +186,9 @@ def gradients(
     Raises
     ------
     TypeError
-        If `weights` is not a `TransformerWeights` or is in half precision, ids are not integers, a
-        mask is not boolean, or libraries differ.
+        If `weights` is not a `TransformerWeights` or is in half precision, a layer has another
+        attention than `MultiHeadWeights` or a mixture of experts, ids are not integers, a mask is
+        not boolean, or libraries differ.
     ValueError
         If `weights` has an encoder, an id is not in the vocabulary, shapes do not match, or
         `label_smoothing` is not from 0 to 1.
@@ -220,13 +230,21 @@ def _checked_mask(weights, inputs, target_mask, is_causal):
             "weights must be those of a decoder alone, got an encoder too; "
             "attnbook.training.train takes both and uses PyTorch's autograd"
         )
+    for i, layer in enumerate(weights.decoder.layers):
+        for name, known in (("self_attention", MultiHeadWeights), ("feed_forward", NETWORK_KINDS)):
+            part = getattr(layer, name)
+            if not isinstance(part, known):
+                raise TypeError(
+                    f"layers[{i}].{name} must be of a class with a backward pass by hand, got "
+                    f"{type(part).__name__}; attnbook.training.train uses PyTorch's autograd"
+                )
     like: Any = weights.any_array()
     if like is not None and accumulation_dtype(array_namespace(like), like.dtype) != like.dtype:
         raise TypeError(
             f"weights must be float32 or float64 to be trained, got {dtype_name(like.dtype)}"
         )
-    known = weights.target_embedding, weights.target_positions
-    tokens = check_tokens("inputs", inputs, weights, *known, "target_embedding")
+    tables = weights.target_embedding, weights.target_positions
+    tokens = check_tokens("inputs", inputs, weights, *tables, "target_embedding")
     attentions = [layer.self_attention for layer in weights.decoder.layers]
     check_head_mask("target_mask", target_mask, "inputs", inputs, tokens, tokens, attentions)
     positions = inputs[..., None] if weights.target_embedding is not None else inputs

@@ -5,8 +5,8 @@ from typing import Any
 
 from attnbook.arrays.arguments import check_choice
 from attnbook.arrays.array import Array
-from attnbook.transformers.layer_norm import LayerNormWeights, layer_norm_of
-from attnbook.transformers.rms_norm import RMSNormWeights, rms_norm_of
+from attnbook.normalization.layer_norm import LayerNormWeights, layer_norm_of
+from attnbook.normalization.rms_norm import RMSNormWeights, rms_norm_of
 
 NormWeights = LayerNormWeights | RMSNormWeights
 """The weights that a slot takes."""

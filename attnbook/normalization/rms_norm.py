@@ -12,7 +12,7 @@ import numpy as np
 from attnbook.arrays.arguments import check_int, check_number
 from attnbook.arrays.array import Array, array_namespace, to_accumulate
 from attnbook.arrays.weights import Weights
-from attnbook.transformers.layer_norm import check_rows
+from attnbook.normalization.layer_norm import check_rows
 
 # The mathematics, of checked arrays.
 

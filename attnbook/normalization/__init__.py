@@ -1,0 +1,1 @@
+"""Chapter `transformer`: the normalisations, which layers and the heads of attention share."""
