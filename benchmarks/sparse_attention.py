@@ -32,8 +32,9 @@ METHODS = {
         "divided by the norm of these, over every fourth token, mean over heads, layers and "
         "windows; the inputs of each layer are those of exact attention. `more_loss`: nats a token "
         "of all decoded tokens if all layers attend by the method, whose errors add up, with the "
-        "first seed, minus the loss of exact attention; `more_bits_a_byte` the same in bits for a byte. `loss_error`: the "
-        "standard error of `more_loss` over tokens, as if neighbours were independent."
+        "first seed, minus the loss of exact attention; `more_bits_a_byte` the same in bits for a "
+        "byte. `loss_error`: the standard error of `more_loss` over tokens, as if neighbours were "
+        "independent."
     ),
     "share": (
         "Bytes that a token reads in a layer, of those of all keys and values that it sees, with 2 "
@@ -91,7 +92,7 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
 
     name, n, m = ("writer", 256, 16) if quick else (MODEL, N, M)
     windows, seeds = (WINDOWS[:1], SEEDS[:2]) if quick else (WINDOWS, SEEDS)
-    budgets = BUDGETS[-1:] if quick else BUDGETS
+    budgets = BUDGETS[1:2] if quick else BUDGETS
     about = {"model": name, "n": n, "m": m, "budgets": budgets, "seeds": seeds}
     tables.add(methods=METHODS, **about)
     reader = Reader(real_keys.model(name).weights)

@@ -10,7 +10,11 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import torch
 
+import attnbook
 from attnbook import TransformerWeights, transformer
+from attnbook.multi_head.latent_weights import LatentWeights
+from attnbook.transformers.mixture import MixtureWeights
+from attnbook.transformers.router import RouterWeights
 from benchmarks import scaling, variants
 from benchmarks.variants_model import Shape, Writer, attend, counted, fitted
 
@@ -29,36 +33,74 @@ def drawn(name, seed=0, **more):
     return model
 
 
-def arrays_of(model):
-    """Return a model's matrices by the names of the package."""
-    found = {
-        "target_embedding": model.embedding,
-        "decoder.final_norm.gain": model.final_norm.gamma,
-    }
-    for i, layer in enumerate(model.layers):
-        at = f"decoder.layers.{i}"
-        heads, feed = layer.attention, layer.feed
-        found |= {f"{at}.self_attention.{x}": getattr(heads, x) for x in ("W_Q", "W_K", "W_V")}
-        found |= {f"{at}.feed_forward.{x}": getattr(feed, x) for x in ("W_gate", "W_1", "W_2")}
-        found[f"{at}.self_attention.W_O"] = heads.W_O
-        found[f"{at}.self_attention_norm.gain"] = layer.attention_norm.gamma
-        found[f"{at}.feed_forward_norm.gain"] = layer.feed_norm.gamma
-    return {name: x.detach().numpy() for name, x in found.items()}
+def numpy_of(*tensors):
+    return [x.detach().numpy() for x in tensors]
 
 
-@pytest.mark.parametrize("name", ["multi-head", "grouped heads", "multi-query"])
-def test_a_writer_with_plain_heads_is_that_of_the_package(name):
-    model = drawn(name)
+def norm_of(norm):
+    return attnbook.RMSNormWeights(*numpy_of(norm.gamma))
+
+
+def attention_of(heads, s):
+    """Return the package's weights of the attention of a layer."""
+    if s.latent:
+        down, shared = numpy_of(*heads.W_D.split([s.latent, s.rotary], dim=1))
+        up = numpy_of(heads.W_UK, heads.W_UV)
+        (W_Q, W_O), norm = numpy_of(heads.W_Q, heads.W_O), norm_of(heads.latent_norm)
+        return LatentWeights(W_Q, down, *up, shared, W_O, kv_norm=norm, n_heads=s.n_heads)
+    optional = {}
+    if s.qk_norm:
+        optional = {"q_norm": norm_of(heads.q_norm), "k_norm": norm_of(heads.k_norm)}
+    if s.sinks:
+        (optional["sinks"],) = numpy_of(heads.sinks)
+    if s.gate:
+        (optional["W_gate"],) = numpy_of(heads.W_gate)
+    return attnbook.MultiHeadWeights(
+        *numpy_of(heads.W_Q, heads.W_K, heads.W_V, heads.W_O),
+        **{"n_heads": s.n_heads, "n_kv_heads": s.n_kv_heads, "cap": s.cap},
+        **{"window": heads.window, **optional},
+    )
+
+
+def network_of(feed, s):
+    """Return the package's weights of the feed-forward network of a layer."""
+    matrices = numpy_of(feed.W_gate, feed.W_1, feed.W_2)
+    if s.experts is None:
+        gate, first, second = matrices
+        return attnbook.GatedFeedForwardWeights(
+            W_gate=gate, W_1=first, W_2=second, activation="silu"
+        )
+    router = RouterWeights(*numpy_of(feed.W_R), top_k=s.chosen)
+    return MixtureWeights(router, *matrices)
+
+
+def weights_of(model):
+    """Return the package's weights of a whole writer."""
     s = model.shape
-    sizes = {"d_model": s.d_model, "n_heads": 4, "n_kv_heads": s.n_kv_heads, "d_ff": s.d_ff}
-    sizes |= {"scale_embeddings": True}
-    weights = TransformerWeights.init(0, s.vocabulary, n_layers=4, **scaling.KIND | sizes)
-    weights = weights.to(dtype="float64")
-    ids = np.random.default_rng(0).integers(0, s.vocabulary, 11)
+    sizes = {"d_model": s.d_model, "n_heads": 4, "d_ff": s.d_ff, "scale_embeddings": True}
+    drawn = TransformerWeights.init(0, s.vocabulary, n_layers=4, **scaling.KIND | sizes)
+    layers = [
+        replace(
+            old,
+            self_attention=attention_of(new.attention, s),
+            feed_forward=network_of(new.feed, s),
+            self_attention_norm=norm_of(new.attention_norm),
+            feed_forward_norm=norm_of(new.feed_norm),
+        )
+        for old, new in zip(drawn.decoder.layers, model.layers, strict=True)
+    ]
+    decoder = replace(drawn.decoder, layers=tuple(layers), final_norm=norm_of(model.final_norm))
+    (table,) = numpy_of(model.embedding)
+    return replace(drawn, decoder=decoder, target_embedding=table, logit_cap=s.logit_cap)
+
+
+@pytest.mark.parametrize("name", [x for x in variants.CHOICES if x != "shared caches"])
+def test_a_writer_is_that_of_the_package(name):
+    model = drawn(name)
+    ids = np.random.default_rng(0).integers(0, SMALL.vocabulary, 11)
     with torch.no_grad():
         found = model(torch.tensor(ids)[None])[0][0].numpy()
-    expected = transformer(None, ids, weights.with_arrays(arrays_of(model)))
-    np.testing.assert_allclose(found, expected, atol=1e-10)
+    np.testing.assert_allclose(found, transformer(None, ids, weights_of(model)), atol=1e-10)
 
 
 @pytest.mark.parametrize("name", variants.CHOICES)

@@ -87,7 +87,7 @@ export const lab = {
     { kind: "slider", key: "context", label: "Tokens", min: 8, max: 20, step: 1, show: (c) => counted(2 ** c) },
     { kind: "choice", key: "bits", label: "Bits", options: [["16", "16"], ["8", "8"], ["4", "4"]] },
     { kind: "choice", key: "kept", label: "Global layers", options: Object.entries(WORDS) },
-    { kind: "slider", key: "window", label: "Window of the others", min: 6, max: 14, step: 1, show: (w) => counted(2 ** w) },
+    { kind: "slider", key: "window", label: "Window of the others", min: 6, max: 14, step: 1, show: (w) => counted(2 ** w), when: ({ kept }) => KEPT[kept] > 1 },
   ],
   numbers,
   draw,
