@@ -36,7 +36,11 @@ CHAPTERS = {
 
 TESTS = {
     "single_head": ("single_head",),
-    "backpropagation": ("training/test_backpropagation.py", "training/test_cross_entropy.py"),
+    "backpropagation": (
+        "training/test_backpropagation.py",
+        "training/test_backpropagation_of_heads.py",
+        "training/test_cross_entropy.py",
+    ),
     "training": ("training/test_optimizers.py", "training/test_schedules.py"),
     "fast_attention": ("kernels/test_kernels.py",),
     "estimators": ("sketch/test_estimators.py", "sketch/test_tails.py"),
@@ -49,7 +53,7 @@ TESTS = {
 """The tests of chapters that write files of a room; those of the others are their rooms'."""
 
 GIVEN = (
-    *("arrays", "compilers", "plots.py"),
+    *("arrays", "compilers", "linear_attention", "plots.py"),
     *(
         "kernels/__init__.py",
         "kernels/backends.py",
@@ -63,7 +67,7 @@ GIVEN = (
 )
 """What is there from the start, but for what a chapter writes."""
 
-LEFT_OUT = re.compile(r"cuda|triton|test_state_file")
+LEFT_OUT = re.compile(r"cuda|triton|numba_chunks|test_state_file")
 """Names of files for machines that the chapters here do not need, and of a test of old files."""
 
 BESIDE = ("cases", "conftest", "oracle", "error_table", "cupy_on_cpu")

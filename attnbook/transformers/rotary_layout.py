@@ -98,7 +98,7 @@ def _layer(layer: Any, rotary: Rotary, interleaved: bool) -> Any:
     return replace(layer, **own)
 
 
-def _heads(heads: MultiHeadWeights, change: Any) -> MultiHeadWeights:
+def reordered_heads_of(heads: MultiHeadWeights, change: Any) -> MultiHeadWeights:
     new: dict[str, Any] = {}
     for letter, n in (("Q", heads.n_heads), ("K", heads.n_kv_heads)):
         for name in (f"W_{letter}", f"b_{letter}"):
@@ -112,7 +112,7 @@ def _heads(heads: MultiHeadWeights, change: Any) -> MultiHeadWeights:
     return replace(heads, **new)
 
 
-def _latent(weights: LatentWeights, change: Any) -> LatentWeights:
+def reordered_latent_of(weights: LatentWeights, change: Any) -> LatentWeights:
     """Reorder the columns that make the rotated part of the queries, and the shared key."""
     xp, d = array_namespace(weights.W_UQ), weights.d_nope
     heads = split_heads_of(weights.W_UQ, weights.n_heads)  # (h, r_q, d_nope + d_rope)
@@ -121,7 +121,7 @@ def _latent(weights: LatentWeights, change: Any) -> LatentWeights:
 
 
 REORDERED: dict[type, Callable[[Any, Any], Any]] = {
-    MultiHeadWeights: _heads,
-    LatentWeights: _latent,
+    MultiHeadWeights: reordered_heads_of,
+    LatentWeights: reordered_latent_of,
 }
 """What reorders the features of each class of weights: ``REORDERED[type(weights)]``."""
