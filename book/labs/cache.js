@@ -13,8 +13,8 @@ const MODELS = [
   ["DeepSeek-V3", [[61, 576, 0]]],
   ["the writer", [[6, 128, 0]]],
 ];
-const KEPT = { own: 0, all: 1, half: 2, sixth: 6 }; // one layer in so many is global
-const WORDS = { own: "as published", all: "all", half: "one in two", sixth: "one in six" };
+const KEPT = { own: 0, half: 2, sixth: 6 }; // one layer in so many is global
+const WORDS = { own: "as published", half: "one in two", sixth: "one in six" };
 const LEAST = 2 ** 18, MOST = 2 ** 40; // bytes, of the axis
 
 /* The groups of a model of which one layer in `every` is global and the others have a window. */
@@ -72,7 +72,7 @@ function draw({ model, held }, { sizes, published }, width) {
 }
 
 function says({ model, bits, kept, window }, { n, sizes, published }) {
-  const layers = KEPT[kept] > 1 ? `, with ${WORDS[kept]} layers global and a window of ${counted(2 ** window)} tokens in the others` : kept === "all" ? ", with every layer global" : "";
+  const layers = KEPT[kept] ? `, with ${WORDS[kept]} layers global and a window of ${counted(2 ** window)} tokens in the others` : "";
   const share = sizes[model] / published[model];
   const than = Math.abs(share - 1) < 0.005 ? "which is what it keeps as published in 16 bits" : `${number(100 * share, share < 0.1 ? 1 : 0)} % of what it keeps as published in 16 bits`;
   return `After ${counted(n)} tokens the cache of ${MODELS[model][0]} takes ${sized(sizes[model])} with ${bits} bits per number${layers}: ${than} (orange line). That is ${sized(sizes[model] / n)} per token.`;
@@ -87,7 +87,7 @@ export const lab = {
     { kind: "slider", key: "context", label: "Tokens", min: 8, max: 20, step: 1, show: (c) => counted(2 ** c) },
     { kind: "choice", key: "bits", label: "Bits", options: [["16", "16"], ["8", "8"], ["4", "4"]] },
     { kind: "choice", key: "kept", label: "Global layers", options: Object.entries(WORDS) },
-    { kind: "slider", key: "window", label: "Window of the others", min: 6, max: 14, step: 1, show: (w) => counted(2 ** w), when: ({ kept }) => KEPT[kept] > 1 },
+    { kind: "slider", key: "window", label: "Window of the others", min: 6, max: 14, step: 1, show: (w) => counted(2 ** w), when: ({ kept }) => kept !== "own" },
   ],
   numbers,
   draw,
