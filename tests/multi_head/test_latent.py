@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnbook import LatentWeights, RMSNormWeights, latent_attention
+from attnbook.kernels import IMPLS
 from attnbook.multi_head.latent import FORMS, latents_of
 from attnbook.positions import Rotary
 
@@ -253,7 +254,7 @@ def changed(**fields):
 
 
 test_wrong_calls_say_what_is_wrong = error_test(
-    """
+    f"""
 attention(X, 3)
     TypeError: weights must be LatentWeights, got int
 attention([1.0], W)
@@ -265,8 +266,7 @@ attention(X[:, :3], W)
 attention(X, W, form="half")
     ValueError: form must be one of full, absorbed, got 'half'
 attention(X, W, impl="none")
-    ValueError: impl must be one of reference, naive, in_place, tiled, threads, numba, packed,
-        cupy_tiled, triton, got 'none'
+    ValueError: impl must be one of {", ".join(IMPLS)}, got 'none'
 attention(X, W, is_causal=1)
     TypeError: is_causal must be a bool, got int
 attention(X, W, rotary=True)
