@@ -40,8 +40,7 @@ def residual_with_vjp(
     vjp : callable
         ``vjp(grad_output)`` is (grad_x, grad_norm, …), where … is what the vjp of the sublayer
         returns after the gradient with respect to its input. With `before_sum`, its gradient comes
-        last. A sum passes the same gradient to
-        both of its terms.
+        last. A sum passes the same gradient to both of its terms.
 
     Examples
     --------
