@@ -31,6 +31,8 @@ def in_a_loop(bug=""):
             below = np.sum(q[..., t, :] * total, axis=-1)[..., None]
             if bug == "normaliser of all tokens":
                 below = np.sum(q[..., t, :] * everything, axis=-1)[..., None]
+            if bug == "normaliser of the last token":
+                below = np.sum(q[..., -1, :] * everything, axis=-1)[..., None]
             if bug == "divided by the number of tokens":
                 below = t + 1
             if bug == "own token not seen":
@@ -58,6 +60,10 @@ def steps_in_loops(bug=""):
     def step(state, key, value, beta, decay):
         d_k, d_v = state.shape
         new = np.empty_like(state)
+        if bug == "outer product transposed":
+            return decay * state + beta * np.outer(value - decay * (key @ state), key)
+        if bug == "state read without its transpose":
+            return decay * state + beta * np.outer(key, value - decay * (state @ key))
         for j in range(d_v):
             asked = 1 if bug == "asked before the decay" else decay
             held = sum(asked * state[i, j] * key[i] for i in range(d_k))
@@ -135,12 +141,50 @@ def hidden_by_products(query, key, value, log_decay, length):
     return (np.where(seen, gamma, 0) * (query @ key.T)) @ value, right
 
 
+def by_ratios(style=""):
+    """Return linear attention with decay in chunks, from products of decays that it divides."""
+
+    def attend(query, key, value, log_decay, length):
+        state, rows = np.zeros((key.shape[1], value.shape[1]), value.dtype), []
+        for start in range(0, len(query), length):
+            q, k, v = (x[start : start + length] for x in (query, key, value))
+            faded = np.cumprod(np.exp(log_decay[start : start + length]))
+            pairs = np.tril((q * faded[:, None]) @ (k / faded[:, None]).T)
+            if style == "gamma":
+                pairs = np.tril(faded[:, None] / faded) * (q @ k.T)
+            if style == "gamma times zeros":
+                pairs = faded[:, None] / faded * np.tri(len(q)) * (q @ k.T)
+            rows.append(faded[:, None] * (q @ state) + pairs @ v)
+            state = faded[-1] * (state + (k / faded[:, None]).T @ v)
+        return np.concatenate(rows).astype(value.dtype), state
+
+    def quietly(*given):
+        with np.errstate(all="ignore"):
+            return attend(*given)
+
+    return quietly
+
+
+def with_overflow(query, key, value, log_decay, length):
+    """Read all pairs at once, with zeros above the diagonal that meet infinity."""
+    since = np.cumsum(log_decay)
+    blocks = np.arange(len(query)) // length
+    inside = blocks[:, None] == blocks
+    with np.errstate(all="ignore"):
+        gaps = since[:, None] - since
+        gamma = np.where(inside, np.exp(gaps) * np.tri(len(query)), np.tril(np.exp(gaps)))
+        right = linear.decayed_attention(query, key, value, log_decay)[1]
+        output = (gamma * (query @ key.T)) @ value
+    return output.astype(value.dtype), right
+
+
 WRONG = {
     "linear_attention": {
         "no mask": mean_of_all,
         "no normaliser": in_a_loop("no normaliser"),
         "own token not seen": in_a_loop("own token not seen"),
         "normaliser of all tokens": in_a_loop("normaliser of all tokens"),
+        "normaliser of the last token": in_a_loop("normaliser of the last token"),
         "divided by the number of tokens": in_a_loop("divided by the number of tokens"),
         "features of one side alone": in_a_loop("features of one side alone"),
         "exponential features": in_a_loop("exponential features"),
@@ -152,6 +196,8 @@ WRONG = {
         "beta on one side alone": steps_in_loops("beta on one side alone"),
         "old state lost": steps_in_loops("old state lost"),
         "decay forgotten": steps_in_loops("decay forgotten"),
+        "outer product transposed": steps_in_loops("outer product transposed"),
+        "state read without its transpose": steps_in_loops("state read without its transpose"),
     },
     "chunkwise_attention": {
         "no decay": plain,
@@ -160,6 +206,8 @@ WRONG = {
         "state enters without decay": in_chunks("state enters without decay"),
         "state not faded": in_chunks("state not faded"),
         "state replaced": in_chunks("state replaced"),
+        "ratios of products": by_ratios(),
+        "overflow above the diagonal": with_overflow,
     },
 }
 
@@ -170,6 +218,9 @@ DOUBLES = {
     },
     "delta_step": {
         "decay forgotten; beta forgotten": lambda S, k, v, beta, decay: S + np.outer(k, v - k @ S),
+        "outer product transposed; state read without its transpose": lambda S, k, v, beta, decay: (
+            decay * S + beta * np.outer(v - decay * S @ k, k)
+        ),
         "decay forgotten; nothing erased": lambda S, k, v, beta, decay: S + beta * np.outer(k, v),
     },
     "chunkwise_attention": {

@@ -16,7 +16,7 @@ def chunkwise_attention(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check linear attention with decay, computed in chunks.
 
     Runs `f` on several chunks, on a last chunk that is shorter, on chunks of one token, on one
-    chunk of all tokens, and in float64 and float32.
+    chunk of all tokens, on a decay so strong that the state is lost, and in float64 and float32.
 
     Parameters
     ----------
@@ -64,15 +64,20 @@ def the_length_is_free(case: Case, values: Values, again: Callable) -> str | Non
     return None
 
 
-def _case(n: int, length: int, d_k: int = 3, d_v: int = 5, dtype: str = "float64") -> Case:
+def _case(
+    n: int, length: int, d_k: int = 3, d_v: int = 5, dtype: str = "float64", strong: int = 0
+) -> Case:
     arrays = {
         "query": draw(87, n, d_k),
         "key": draw(88, n, d_k),
         "value": draw(89, n, d_v),
         "log_decay": -0.1 - 0.5 * np.abs(draw(90, n)),
     }
+    if strong:  # this token's decay is 0 in floating point
+        arrays["log_decay"][strong] = -1000
     arguments = {name: x.astype(dtype) for name, x in arrays.items()}
-    return Case(arguments | {"length": length})
+    about = f", where log_decay[{strong}] = -1000" if strong else ""
+    return Case(arguments | {"length": length}, about=about)
 
 
 TEXT = Text(globals())
@@ -87,6 +92,7 @@ CHUNKWISE_ATTENTION = Check(
         Stage((_case(6, 3), _case(8, 2, 2, 3), _case(9, 3, 3, 3), _case(5, 5, 2, 3))),
         Stage((_case(5, 1), _case(4, 4))),
         Stage((_case(7, 3), _case(11, 4))),
+        Stage((_case(9, 4, 2, 3, strong=5), _case(7, 7, strong=3))),
         Stage((_case(6, 3, dtype="float32"),)),
     ),
     mistakes=TEXT.mistakes,

@@ -15,8 +15,8 @@ from attnbook.check.engine.text import Text
 def delta_step(f: Callable, *, time_limit: float = 10.0) -> Report:
     """Check a step of the gated delta rule: the state fades, and one key is overwritten.
 
-    Runs `f` on keys of length 1 and of other lengths, with and without decay, on a state of zeros,
-    and in float64 and float32.
+    Runs `f` on square states and others, on keys of length 1 and of other lengths, with and without
+    decay, and in float64 and float32.
 
     Parameters
     ----------
@@ -79,9 +79,10 @@ DELTA_STEP = Check(
     compute=_step,
     steps=TEXT.steps,
     stages=(
+        Stage((_case(3, 3, 0.75, 0.5), _case(4, 4, 0.5, 0.75), _case(2, 2, 1.0, 0.75, unit=True))),
         Stage(
             (
-                *(_case(2, 3, 0.5, 0.75), _case(5, 3, 0.25, 0.875), _case(3, 3, 0.75, 0.5)),
+                *(_case(2, 3, 0.5, 0.75), _case(5, 3, 0.25, 0.875), _case(3, 3, 0.25, 0.875)),
                 *(_case(3, 2, 1.0, 0.75, unit=True), _case(5, 7, 0.5, 1.0)),
             )
         ),
