@@ -7,6 +7,7 @@ seeds. A run that is finished is kept, and a benchmark that was interrupted goes
 
 import importlib.util
 import json
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,12 @@ WHOLE = True  # its tables build on one another, so all are measured
 SECONDS = 1800.0  # for one table
 
 CONVOLVED = "softmax with convolution"
+FROM_IDENTITY = {
+    "linear from identity": "linear",
+    "softmax with convolution from identity": CONVOLVED,
+}
+"""Writers of `linear_filters`, whose filters pass each token alone before training."""
+
 STARTS = {UNMIXED: 3.2e-2, CONVOLVED: 1.6e-2}
 """The writers, and the first rate of each: the best of `linear` and of `softmax`."""
 
@@ -54,32 +61,8 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
     if importlib.util.find_spec("torch") is None:
         tables.log("needs torch")
         return
-    plan = {**(linear_writers.QUICK if quick else linear_writers.FULL), "starts": STARTS}
-    for other in ("start", "decoding"):
-        plan.pop(other)
-    plays = Plays(plan, texts(quick, tables))
-    tables.add(methods=METHODS, **plan, architectures=described(plan), tokens=plays.tokens)
-    kept, tuned = Runs(tables.path), dict[str, float]()
-
-    def rate(name: str) -> list[dict[str, Any]]:
-        tried = partial(run, plays, name, steps=plan["tuned"], seed=0, kept=kept)
-        rows, tuned[name] = find_rate(tried, STARTS[name])
-        return rows
-
-    steps = [Step({"architecture": name}, 1, partial(rate, name)) for name in STARTS]
-    tables.measure("rates", steps)
-    steps = [
-        Step(
-            {"architecture": name, "seed": seed},
-            1,
-            lambda name=name, seed=seed: [
-                run(plays, name, tuned[name], steps=plan["steps"], seed=seed, kept=kept, far=True)
-            ],
-        )
-        for seed in range(plan["seeds"])
-        for name in STARTS
-    ]
-    tables.measure("runs", steps)
+    plan = plan_of(quick)
+    kept = compared(plan, STARTS, quick=quick, tables=tables, methods=METHODS)
     steps = [
         Step(
             {"architecture": name, "seed": seed},
@@ -93,32 +76,77 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
     kept.clear()
 
 
+def plan_of(quick: bool) -> dict[str, Any]:
+    """Return the settings of `linear_writers` that hold here, too."""
+    plan = linear_writers.QUICK if quick else linear_writers.FULL
+    return {name: x for name, x in plan.items() if name not in ("start", "decoding")}
+
+
+def compared(
+    plan: dict[str, Any],
+    starts: dict[str, float],
+    *,
+    quick: bool,
+    tables: Tables,
+    methods: dict[str, str],
+) -> Runs:
+    """Find the rates of these writers, train them with all seeds, and return the runs so far."""
+    plays = Plays(plan, texts(quick, tables))
+    about = {"starts": starts, "architectures": described(plan, starts), "tokens": plays.tokens}
+    tables.add(methods=methods, **plan, **about)
+    kept, tuned = Runs(tables.path), dict[str, float]()
+
+    def rate(name: str) -> list[dict[str, Any]]:
+        tried = partial(run, plays, name, steps=plan["tuned"], seed=0, kept=kept)
+        rows, tuned[name] = find_rate(tried, starts[name])
+        return rows
+
+    steps = [Step({"architecture": name}, 1, partial(rate, name)) for name in starts]
+    tables.measure("rates", steps)
+    steps = [
+        Step(
+            {"architecture": name, "seed": seed},
+            1,
+            lambda name=name, seed=seed: [
+                run(plays, name, tuned[name], steps=plan["steps"], seed=seed, kept=kept, far=True)
+            ],
+        )
+        for seed in range(plan["seeds"])
+        for name in starts
+    ]
+    tables.measure("runs", steps)
+    return kept
+
+
 def model_of(
     name: str, seed: int, vocabulary: int, n_layers: int, sizes: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
     """Return a writer as a module, with what the record says of it."""
     from attnbook import nn
-    from benchmarks.linear_convolved import Convolved
+    from benchmarks.linear_convolved import Convolved, pass_through
 
     model: Any
-    if name == CONVOLVED:
+    kind = FROM_IDENTITY.get(name, name)
+    if kind == CONVOLVED:
         # Filters of WIDTH · 3 d_model parameters stand for WIDTH of the hidden units.
         narrower = {**sizes, "d_ff": sizes["d_ff"] - WIDTH}
         drawn = weights_of(["softmax"] * n_layers, seed, vocabulary, **narrower)
         model = Convolved(drawn, seed)
         added = sum(x.numel() for x in model.filters)
     else:
-        drawn, added = weights_of([name] * n_layers, seed, vocabulary, **sizes), 0
+        drawn, added = weights_of([kind] * n_layers, seed, vocabulary, **sizes), 0
         model = nn.Transformer(drawn.to("torch", dtype="float32"), impl="packed")
+    if name in FROM_IDENTITY:
+        pass_through(model)
     widths = [layer.feed_forward.W_1.shape[1] for layer in drawn.decoder.layers]
-    about = {"layers": [name] * n_layers, "d_ff": widths, "parameters": counted(drawn) + added}
+    about = {"layers": [kind] * n_layers, "d_ff": widths, "parameters": counted(drawn) + added}
     return model, about
 
 
-def described(plan: dict[str, Any]) -> dict[str, Any]:
+def described(plan: dict[str, Any], names: Iterable[str] = STARTS) -> dict[str, Any]:
     """Return the layers and parameters of each architecture."""
     shape = (0, plan["vocabulary"], plan["n_layers"], plan["sizes"])
-    return {name: model_of(name, *shape)[1] for name in STARTS}
+    return {name: model_of(name, *shape)[1] for name in names}
 
 
 def run(

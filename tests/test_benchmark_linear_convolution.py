@@ -118,3 +118,28 @@ def test_the_rates_start_at_the_best_of_the_other_record(records):
     best = {row["architecture"]: row["lr"] for row in others["runs"]}
     pairs = {linear_models.UNMIXED: "linear", linear_convolution.CONVOLVED: "softmax"}
     assert record["starts"] == {name: best[other] for name, other in pairs.items()}
+
+
+def test_filters_that_begin_as_the_identity_mix_no_tokens():
+    for name, other in linear_convolution.FROM_IDENTITY.items():
+        model, about = linear_convolution.model_of(name, 0, 300, 2, PLAN["sizes"])
+        assert about == linear_convolution.model_of(other, 0, 300, 2, PLAN["sizes"])[1]
+        filters = [x for name, x in model.named_parameters() if "filters" in name]
+        assert len(filters) == 2
+        for x in filters:
+            x = x.detach()
+            torch.testing.assert_close(x[-1], torch.ones_like(x[-1]))
+            assert not x[:-1].any()
+
+
+def test_the_record_of_filters_has_both_writers_at_the_best_rate_that_was_tried(records):
+    path = Path(__file__).parents[1] / "book/data/linear_filters.cpu.json"
+    record = json.loads(path.read_text("utf-8"))
+    assert record["tokens"] == records[0]["tokens"]
+    for name in linear_convolution.FROM_IDENTITY:
+        tried = [row for row in record["rates"] if row["architecture"] == name]
+        best = min(tried, key=lambda row: row["validation"])["lr"]
+        assert {best / 2, best, best * 2} <= {row["lr"] for row in tried}
+        runs = [row for row in record["runs"] if row["architecture"] == name]
+        assert [row["seed"] for row in runs] == list(range(record["seeds"]))
+        assert {row["lr"] for row in runs} == {best}
