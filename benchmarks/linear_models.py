@@ -11,6 +11,9 @@ from attnbook import TransformerWeights
 from attnbook.linear_attention import LinearAttentionWeights
 from benchmarks.scaling import KIND
 
+WIDTH = 4  # of the short convolution
+UNMIXED = "linear without convolution"
+
 ARCHITECTURES: dict[str, Sequence[str]] = {
     "softmax": ("softmax",),
     "linear": ("linear",),
@@ -58,11 +61,13 @@ def weights_of(
     for kind in kinds:
         own = None
         if kind != "softmax":
-            delta = kind == "gated delta"
-            own = LinearAttentionWeights.init(rng, d_model, n_states, **shape, delta=delta)
+            delta, width = kind == "gated delta", None if kind == UNMIXED else WIDTH
+            own = LinearAttentionWeights.init(
+                *(rng, d_model, n_states), **shape, delta=delta, width=width
+            )
         more = 0 if own is None else counted(own) - 4 * d_model**2
-        width = d_ff - round(more / (3 * d_model))
-        drawn = TransformerWeights.init(rng, vocabulary, **KIND, **sizes, d_ff=width, n_layers=1)
+        inner = d_ff - round(more / (3 * d_model))
+        drawn = TransformerWeights.init(rng, vocabulary, **KIND, **sizes, d_ff=inner, n_layers=1)
         (layer,) = drawn.decoder.layers
         layers.append(layer if own is None else replace(layer, self_attention=own))
     return replace(drawn, decoder=replace(drawn.decoder, layers=tuple(layers)))

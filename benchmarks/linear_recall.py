@@ -106,18 +106,23 @@ def rows(plan: dict[str, Any], name: str, *, kept: Any) -> list[dict[str, Any]]:
 def trained(plan: dict[str, Any], name: str, seed: int) -> dict[str, Any]:
     """Train a small model on questions, and return its row."""
     from attnbook import nn
+
+    drawn = weights_of(LAYERS[name], seed, VOCABULARY, **plan["sizes"])
+    model = nn.Transformer(drawn.to("torch", dtype="float32"), impl="packed")
+    about = {"architecture": name, "layers": list(LAYERS[name]), "seed": seed}
+    return about | {"parameters": counted(drawn)} | row_of(plan, model, seed)
+
+
+def row_of(plan: dict[str, Any], model: Any, seed: int) -> dict[str, Any]:
+    """Train this model on questions, and return what its row says of the training."""
     from attnbook.training import train
 
     begin = time.perf_counter()
-    drawn = weights_of(LAYERS[name], seed, VOCABULARY, **plan["sizes"])
-    model = nn.Transformer(drawn.to("torch", dtype="float32"), impl="packed")
     questions = Questions(plan["pairs"], plan["batch"], seed)
     chosen = settings(plan["steps"], plan["lr"], seed)
     history = train(model, questions, chosen, loss=answers_loss)
     tenths = np.array_split(np.array(history.losses), min(10, plan["steps"]))
     return {
-        **{"architecture": name, "layers": list(LAYERS[name]), "seed": seed},
-        "parameters": counted(drawn),
         "curve": [float(np.mean(part)) for part in tenths],
         "accuracy": [accuracy(model, pairs, plan["n_tested"], seed) for pairs in plan["tested"]],
         "seconds": round(time.perf_counter() - begin, 1),

@@ -178,15 +178,21 @@ def run(
 def trained(plays: Plays, name: str, lr: float, steps: int, seed: int, far: bool) -> dict[str, Any]:
     """Train a writer, and return its row."""
     from attnbook import nn
+
+    plan = plays.plan
+    drawn = weights_of(kinds_of(name, plan["n_layers"]), seed, plan["vocabulary"], **plan["sizes"])
+    model = nn.Transformer(drawn.to("torch", dtype="float32"), impl="packed")
+    return {"architecture": name} | row_of(plays, model, lr, steps, seed, far)
+
+
+def row_of(plays: Plays, model: Any, lr: float, steps: int, seed: int, far: bool) -> dict[str, Any]:
+    """Train this writer, and return what its row says of the training."""
     from attnbook.training import train
 
     begin, plan = time.perf_counter(), plays.plan
-    drawn = weights_of(kinds_of(name, plan["n_layers"]), seed, plan["vocabulary"], **plan["sizes"])
-    model = nn.Transformer(drawn.to("torch", dtype="float32"), impl="packed")
     train(model, plays.batches(seed), settings(steps, lr, seed))
     seconds = time.perf_counter() - begin
     row: dict[str, Any] = {
-        "architecture": name,
         "lr": lr,
         "seed": seed,
         "steps": steps,

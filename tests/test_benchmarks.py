@@ -904,7 +904,7 @@ def test_a_steered_library_is_told_in_a_trial_and_refused_in_a_record(
 def test_every_benchmark_is_listed(capsys):
     files = {path.stem for path in (ROOT / "benchmarks").glob("[!_]*.py")}
     whole = "approximate|cache(?!_speed)|decode|device|distributed|exact|rivals"
-    own = r"scaling(?!_batches)|search(?!_near)|linear(?!_writers|_attention)"
+    own = r"scaling(?!_batches)|search(?!_near)|linear(?!_writers|_attention|_convolution|_filters)"
     own += "|sparse_attention|variants"
     parts = {name for name in files if re.match(f"({whole}|{own})_", name)}
     others = {"cuda", "device", "faults", "harness", "inputs", "memory", "provenance", "tables"}
