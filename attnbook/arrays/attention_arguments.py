@@ -12,6 +12,7 @@ from attnbook.arrays.arguments import (
     check_same_home,
 )
 from attnbook.arrays.array import array_namespace, broadcast_shapes, dtype_name
+from attnbook.arrays.intervals import Intervals
 
 
 def check_leading_axes(arrays):
@@ -26,6 +27,26 @@ def check_leading_axes(arrays):
                 f"got shape {tuple(x.shape)}"
             )
         leading = both
+
+
+def is_rule(mask):
+    """Return whether a mask is a `masking.Rule`, whose room lies above this one."""
+    return hasattr(mask, "intervals")
+
+
+def visible(mask, n_q, n_k, is_causal):
+    """Return a mask and `is_causal` with `Intervals` in the place of a rule; arrays stay."""
+    if not is_rule(mask):
+        return mask, is_causal
+    if mask.is_causal:
+        return None, True
+    seen = mask.intervals(n_q, n_k)
+    return (seen & Intervals.causal(n_q, n_k) if is_causal else seen), False
+
+
+def dense(mask, like):
+    """Return the array that `Intervals` stand for; arrays and None stay."""
+    return mask.dense(like) if isinstance(mask, Intervals) else mask
 
 
 def and_causal(mask, query, key):
@@ -80,8 +101,11 @@ def check_attention(arrays, mask, bias, scale, is_causal=False):
 
 def check_mask(mask, query, scores_shape, name="mask", query_name="query"):
     """Raise unless `mask` is boolean, lives where `query` does and broadcasts to the scores."""
-    check_same_home(name, mask, query_name, query)
-    check_boolean(mask, name)
+    if is_rule(mask):
+        mask = mask.intervals(*scores_shape[-2:])
+    else:
+        check_same_home(name, mask, query_name, query)
+        check_boolean(mask, name)
     _check_broadcast(name, mask, scores_shape)
 
 

@@ -35,6 +35,7 @@ from typing import Any
 
 from attnbook.arrays.arguments import check_float, check_same_home
 from attnbook.arrays.array import Array, array_namespace, broadcast_shapes, dtype_name, library
+from attnbook.arrays.intervals import Intervals
 from attnbook.arrays.move import how_to_install
 from attnbook.kernels import naive
 from attnbook.kernels.recorder import Recorder as Recorder
@@ -67,6 +68,8 @@ class Kernel:
         What is new on this rung.
     trainable : bool
         Whether it has a backward pass, its own or that of another rung.
+    reads_intervals : bool
+        Whether it takes a rule without making the dense mask of it.
     """
 
     name: str
@@ -77,6 +80,7 @@ class Kernel:
     reference: str = REFERENCE
     about: str = ""
     trainable: bool = False
+    reads_intervals: bool = False
 
     def load(self) -> ModuleType:
         """Return the module, or raise an ImportError that says how to install what it needs."""
@@ -96,7 +100,12 @@ _CPU = ("numpy", "torch")
 LADDER = (
     Kernel("naive", about="all scores at once, a new array for every step"),
     Kernel("in_place", ("numpy",), "cpu", about="all scores at once, in one array"),
-    Kernel("tiled", about="a tile at a time with an online softmax: O(n) memory", trainable=True),
+    Kernel(
+        "tiled",
+        about="a tile at a time with an online softmax: O(n) memory",
+        trainable=True,
+        reads_intervals=True,
+    ),
     Kernel("threads", ("numpy",), "cpu", (), "threadpoolctl", "tiled", "tiles on all cores"),
     Kernel("numba", _CPU, "cpu", _SINGLE, "numba", "tiled", "compiled loops over vectors", True),
     Kernel("packed", _CPU, "cpu", _SINGLE, "numba", "numba", "tiles kept in registers", True),
@@ -167,6 +176,8 @@ def attention(
     cap: float | None = None,
 ) -> Array:
     """Return the output of `impl` for checked arrays; differentiable for PyTorch's tensors."""
+    if isinstance(mask, Intervals) and not _reads_intervals(impl):
+        mask = mask.dense(query)
     if impl == REFERENCE or (cap is not None and impl == "naive"):
         return naive.attention(query, key, value, mask, bias, scale, is_causal, cap)
     if callable(impl):
@@ -185,6 +196,10 @@ def attention(
 
         return untraced(_attention, impl, *arguments)
     return _attention(impl, *arguments)
+
+
+def _reads_intervals(impl: Impl) -> bool:
+    return isinstance(impl, str) and impl in KERNELS and KERNELS[impl].reads_intervals
 
 
 def _attention(impl: str, query: Any, *others: Any) -> Array:
@@ -266,6 +281,8 @@ def attention_vjp(
         native = *_native(query, key, value, grad_output, mask, bias), scale, is_causal
         return attention_vjp(impl, *native)
     module = kernel_for(impl, query)
+    if isinstance(mask, Intervals) and not _reads_intervals(impl):
+        mask = mask.dense(query)
     if not KERNELS[impl].trainable:
         able = [kernel.name for kernel in LADDER if kernel.trainable]
         raise ValueError(
@@ -287,4 +304,9 @@ def _is_foreign(x: Array) -> bool:
 
 def _native(*arrays: Any) -> list[Any]:
     """Return arrays of NumPy in the byte order of this processor; None stays None."""
-    return [x if x is None else x.astype(x.dtype.newbyteorder("="), copy=False) for x in arrays]
+    return [
+        x
+        if x is None or isinstance(x, Intervals)
+        else x.astype(x.dtype.newbyteorder("="), copy=False)
+        for x in arrays
+    ]

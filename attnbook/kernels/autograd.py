@@ -15,6 +15,7 @@ import torch
 from torch.autograd import forward_ad
 
 from attnbook.arrays.array import sum_to_shape
+from attnbook.arrays.intervals import Intervals
 
 
 def differentiable(
@@ -94,8 +95,10 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.module, *arrays, ctx.scale, ctx.is_causal = inputs
-        ctx.save_for_backward(*arrays, *output)
+        ctx.module, query, key, value, mask, bias, ctx.scale, ctx.is_causal = inputs
+        ctx.intervals = mask if isinstance(mask, Intervals) else None
+        mask = None if ctx.intervals else mask
+        ctx.save_for_backward(query, key, value, mask, bias, *output)
         ctx.mark_non_differentiable(output[1])
         ctx.set_materialize_grads(False)
 
@@ -103,7 +106,8 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, grad_output: torch.Tensor | None, _: Any) -> Any:
         if grad_output is None:
             return (None,) * 8
-        *arrays, output, log_total = ctx.saved_tensors
+        query, key, value, mask, bias, output, log_total = ctx.saved_tensors
+        arrays = (query, key, value, ctx.intervals or mask, bias)
         arguments = (*arrays, ctx.scale, ctx.is_causal, output.detach(), log_total, grad_output)
         grads = _Gradients.apply(ctx.module, ctx.needs_input_grad[1:4], *arguments)
         return (None, *grads, None, None, None, None)
@@ -153,7 +157,7 @@ def _name(module: ModuleType) -> str:
 
 def _cut(*arrays: torch.Tensor | None) -> list[Any]:
     """Return the arrays without their graph: `Tensor.numpy` wants none."""
-    return [None if x is None else x.detach() for x in arrays]
+    return [x if x is None or isinstance(x, Intervals) else x.detach() for x in arrays]
 
 
 def _has_tangent(arrays: Iterable[torch.Tensor]) -> bool:

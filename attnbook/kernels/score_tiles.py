@@ -8,6 +8,7 @@ from array_api_compat import device
 
 from attnbook.arrays.array import Array, array_namespace, broadcast_shapes
 from attnbook.arrays.attention_arguments import causal_mask
+from attnbook.arrays.intervals import HIDDEN, WHOLE, Intervals
 from attnbook.kernels.naive import scores_of
 
 
@@ -19,6 +20,17 @@ def tiles(n: int, size: int) -> list[slice]:
 def later(rows: slice, columns: slice, n_q: int, n_k: int) -> bool:
     """Return whether all keys of a tile come later than all of its queries: nothing to see."""
     return columns.start > rows.stop - 1 + n_k - n_q
+
+
+def visited(mask: Any, is_causal: bool, n_q: int, n_k: int, of_rows: int, of_columns: int) -> Any:
+    """Return a function that says of tile (i, j) whether it is to be made, and with which mask."""
+    if not n_q:
+        return lambda i, j: (False, None)
+    if isinstance(mask, Intervals):
+        kinds = mask.tiles(of_rows, of_columns)
+        return lambda i, j: (kinds[i, j] != HIDDEN, None if kinds[i, j] == WHOLE else mask)
+    rows, columns = tiles(n_q, of_rows), tiles(n_k, of_columns)
+    return lambda i, j: (not (is_causal and later(rows[i], columns[j], n_q, n_k)), mask)
 
 
 def tile_of(x: Any, rows: slice, columns: slice) -> Any:
@@ -40,7 +52,10 @@ def tile_scores(
 ) -> Array:
     """Return the scores of a tile, −∞ where a query may not attend."""
     offset = key.shape[-2] - query.shape[-2]
-    seen = None if mask is None else tile_of(mask, rows, columns)
+    if isinstance(mask, Intervals):
+        seen = mask.tile(rows, columns, query)
+    else:
+        seen = None if mask is None else tile_of(mask, rows, columns)
     if is_causal and columns.stop - 1 > rows.start + offset:  # the tile crosses the diagonal
         causal = causal_mask(query, rows, columns, offset)
         seen = causal if seen is None else seen & causal
@@ -60,9 +75,11 @@ def head_by_head(
     """
     xp = array_namespace(arrays[0])
     leading = broadcast_shapes(*(tuple(x.shape[:-2]) for x in arrays if x is not None)) or ()
-    spread = [None if x is None else for_each_head(x, leading) for x in arrays]
+    spread = [
+        x if x is None or isinstance(x, Intervals) else for_each_head(x, leading) for x in arrays
+    ]
     results = [
-        function(*(None if x is None else x[(*at, ...)] for x in spread))
+        function(*(_of_head(x, at) for x in spread))
         for at in itertools.product(*(range(n) for n in leading))
     ]
     if not results:
@@ -72,6 +89,12 @@ def head_by_head(
         xp.reshape(xp.stack(parts), (*leading, *shape))
         for parts, shape in zip(zip(*results, strict=True), shapes, strict=True)
     )
+
+
+def _of_head(x: Any, at: tuple[int, ...]) -> Any:
+    if isinstance(x, Intervals):
+        return x.of_head(at)
+    return None if x is None else x[(*at, ...)]
 
 
 def for_each_head(x: Any, leading: tuple[int, ...]) -> Any:

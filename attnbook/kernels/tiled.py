@@ -14,7 +14,7 @@ from attnbook.arrays.array import Array, array_namespace
 from attnbook.arrays.empty_rows import finite, or_one
 from attnbook.kernels.naive import widen
 from attnbook.kernels.running_softmax import merge_of, read_of
-from attnbook.kernels.score_tiles import head_by_head, later, tile_scores, tiles
+from attnbook.kernels.score_tiles import head_by_head, tile_scores, tiles, visited
 
 ROWS, COLUMNS = 512, 1024  # 2 MiB of scores in float32
 
@@ -71,12 +71,14 @@ def forward_of_head(
     xp = array_namespace(q)
     n_q, n_k = q.shape[0], k.shape[0]
     outputs, log_totals = [], []
-    for rows in tiles(n_q, ROWS) or [slice(0, 0)]:
+    visits = visited(mask, is_causal, n_q, n_k, ROWS, COLUMNS)
+    for i, rows in enumerate(tiles(n_q, ROWS) or [slice(0, 0)]):
         state = None
-        for columns in tiles(n_k, COLUMNS):
-            if is_causal and later(rows, columns, n_q, n_k):
-                break
-            scores = tile_scores(q, k, mask, bias, scale, is_causal, rows, columns)
+        for j, columns in enumerate(tiles(n_k, COLUMNS)):
+            is_seen, to_hide = visits(i, j)
+            if not is_seen:
+                continue
+            scores = tile_scores(q, k, to_hide, bias, scale, is_causal, rows, columns)
             part = read_of(scores, v[columns, :])
             state = part if state is None else merge_of(state, part)
         if state is None:  # no key is there, or all come later
@@ -138,11 +140,13 @@ def backward_of_head(
     rows_of, columns_of = tiles(n_q, ROWS), tiles(n_k, COLUMNS)
     grad_query = [0] * len(rows_of)
     grad_key, grad_value = [0] * len(columns_of), [0] * len(columns_of)
+    visits = visited(mask, is_causal, n_q, n_k, ROWS, COLUMNS)
     for i, rows in enumerate(rows_of):
         for j, columns in enumerate(columns_of):
-            if is_causal and later(rows, columns, n_q, n_k):
-                break
-            scores = tile_scores(q, k, mask, bias, scale, is_causal, rows, columns)
+            is_seen, to_hide = visits(i, j)
+            if not is_seen:
+                continue
+            scores = tile_scores(q, k, to_hide, bias, scale, is_causal, rows, columns)
             weights = xp.exp(scores - maximum[rows, :] - log_total[rows, :])
             of_rows = grad_output[rows, :]
             grad_weights = xp.matmul(of_rows, xp.matrix_transpose(v[columns, :]))

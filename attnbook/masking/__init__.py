@@ -7,6 +7,9 @@ cached keys one new query (n_q = 1) is the last token.
 A mask costs O(n_q n_k) time and one byte per pair of query and key; a sliding window needs three
 bytes per pair while it is made.
 
+A `Rule`, such as ``Causal() & SlidingWindow(left=1023)``, says the same without an array: the
+kernels from `tiled` on skip what it hides.
+
 `to_…` and `from_…` convert to and from what other libraries expect.
 """
 
@@ -26,8 +29,22 @@ from attnbook.masking.masks import (
     sliding_window,
     strided,
 )
+from attnbook.masking.rules import (
+    Causal,
+    Chunks,
+    Documents,
+    FirstKeys,
+    Rule,
+    SlidingWindow,
+)
 
 __all__ = [
+    "Causal",
+    "Chunks",
+    "Documents",
+    "FirstKeys",
+    "Rule",
+    "SlidingWindow",
     "block_diagonal",
     "causal",
     "draw",

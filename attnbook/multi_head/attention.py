@@ -6,16 +6,17 @@ r"""Multi-head attention: several heads side by side, each over its own projecti
 
 import math
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 from attnbook import kernels
 from attnbook.arrays.arguments import check_bool
 from attnbook.arrays.array import Array, array_namespace, to_accumulate
+from attnbook.arrays.intervals import Intervals
 from attnbook.arrays.projections import check_inputs, project
 from attnbook.arrays.weights import check_part
 from attnbook.kernels import REFERENCE, Impl, check_impl
 from attnbook.multi_head.heads import merge_heads_of, repeat_heads, split_heads_of
-from attnbook.multi_head.masks import check_head_bias, check_head_mask
+from attnbook.multi_head.masks import check_head_bias, check_head_mask, visible_to_heads
 from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.multi_head.windows import Keys, in_window, with_sinks
 from attnbook.normalization.normalization import NORMALIZED
@@ -62,17 +63,19 @@ def attend(
         q = NORMALIZED[type(weights.q_norm)](q, weights.q_norm)
     q = q if turn is None else turn(q)
     scale = 1 / math.sqrt(q.shape[-1]) if weights.scale is None else weights.scale
+    if mask is not None:
+        mask, is_causal = visible_to_heads(mask, q.shape[-2], heads[0].shape[-2], is_causal)
     keys = Keys(*heads, mask, bias, is_causal)
     if weights.window is not None:
         keys = in_window(keys, q.shape[-2], weights.window)
     if weights.sinks is not None:
         keys = with_sinks(keys, weights.sinks)
-    k, v, mask, bias, is_causal = keys
+    k, v, seen, bias, is_causal = keys
     if weights.n_kv_heads < h and impl != REFERENCE and not callable(impl):
-        mixed = _in_groups(impl, q, k, v, mask, bias, scale, is_causal, weights.cap)
+        mixed = _in_groups(impl, q, k, v, seen, bias, scale, is_causal, weights.cap)
     else:
         k, v = repeat_heads(k, v, h) if weights.n_kv_heads < h else (k, v)
-        mixed = kernels.attention(impl, q, k, v, mask, bias, scale, is_causal, weights.cap)
+        mixed = kernels.attention(impl, q, k, v, seen, bias, scale, is_causal, weights.cap)
     joined = merge_heads_of(mixed)  # (..., n_q, h·d_v)
     if joined.dtype != query.dtype:  # under torch.autocast
         joined = array_namespace(query).astype(joined, query.dtype)
@@ -111,10 +114,12 @@ def _in_groups(
     return xp.reshape(mixed, (*leading, h, n_q, d_v))
 
 
-def _grouped(x: Array | None, groups: tuple[int, int]) -> Array | None:
+def _grouped(x: Any, groups: tuple[int, int]) -> Any:
     """Return a mask or a bias with the axes of `groups` (h_kv, h/h_kv) for that of the heads."""
     if x is None or x.ndim < 3:
         return x
+    if isinstance(x, Intervals):  # all heads share them
+        return x.made("groups", lambda: x.with_axes(1))
     *before, heads, n_q, n_k = x.shape
     own = groups if heads == math.prod(groups) else (1, 1)
     return array_namespace(x).reshape(x, (*before, *own, n_q, n_k))

@@ -24,7 +24,7 @@ from attnbook.kernels import REFERENCE, Impl, check_impl
 from attnbook.multi_head.attention import Turn
 from attnbook.multi_head.heads import merge_heads_of, repeat_heads, split_heads_of
 from attnbook.multi_head.latent_weights import LatentWeights
-from attnbook.multi_head.masks import check_head_bias, check_head_mask
+from attnbook.multi_head.masks import check_head_bias, check_head_mask, visible_to_heads
 from attnbook.normalization.rms_norm import rms_norm_of
 from attnbook.positions.rotation import Rotary
 
@@ -74,6 +74,8 @@ def attend_to_latents(
         if callable(impl):  # which gets as many key heads as query heads
             k, v = repeat_heads(k, v, h)
     q = xp.concat([q_nope, q_rope], axis=-1)
+    if mask is not None:
+        mask, is_causal = visible_to_heads(mask, q.shape[-2], k.shape[-2], is_causal)
     mixed = kernels.attention(impl, q, k, v, mask, bias, scale, is_causal)
     if form == "absorbed":
         up = split_heads_of(weights.W_UV, h)  # (h, r, d_v)

@@ -4,7 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from attnbook.arrays.array import Array, broadcast_shapes
-from attnbook.arrays.attention_arguments import check_bias, check_boolean, check_mask
+from attnbook.arrays.attention_arguments import (
+    check_bias,
+    check_boolean,
+    check_mask,
+    is_rule,
+    visible,
+)
+from attnbook.arrays.intervals import Intervals
 
 
 def check_head_mask(
@@ -21,6 +28,9 @@ def check_head_mask(
     `queries` and `keys` are the shapes (..., n) of the tokens.
     """
     if mask is None:
+        return
+    if is_rule(mask):
+        _check_rule(name, mask, queries, keys)
         return
     check_boolean(mask, name)
     for shape in _scores_shapes(queries, keys, attentions):
@@ -44,6 +54,25 @@ def check_head_bias(
         check_bias(bias, like, None, name, like_name)
         _check_axes(name, bias, shape)
         check_bias(bias, like, shape, name, like_name)
+
+
+def _check_rule(name: str, rule: Any, queries: tuple[int, ...], keys: tuple[int, ...]) -> None:
+    """Raise unless a rule knows these tokens, and its leading axes are those of the sequences."""
+    leading = broadcast_shapes(tuple(queries[:-1]), tuple(keys[:-1])) or ()
+    if broadcast_shapes(leading, rule.leading) != leading:
+        raise ValueError(
+            f"{name} must be a rule whose leading axes broadcast to those of the sequences "
+            f"{leading}, got {rule.leading}"
+        )
+    rule.intervals(queries[-1], keys[-1])
+
+
+def visible_to_heads(mask: Any, n_q: int, n_k: int, is_causal: bool) -> tuple[Any, bool]:
+    """Return a mask and `is_causal`, with intervals (..., 1, n_q, n_k) in the place of a rule."""
+    mask, is_causal = visible(mask, n_q, n_k, is_causal)
+    if isinstance(mask, Intervals) and mask.ndim > 2:
+        mask = mask.made("heads", lambda mask=mask: mask.with_axes(1))
+    return mask, is_causal
 
 
 def _scores_shapes(

@@ -3,12 +3,13 @@
 A mask, a bias and one more key express both, so every implementation of attention has them.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import array_api_compat
 
 from attnbook.arrays.array import Array, array_namespace, broadcast_shapes
 from attnbook.arrays.attention_arguments import causal_mask
+from attnbook.arrays.intervals import Intervals
 
 
 class Keys(NamedTuple):
@@ -16,7 +17,7 @@ class Keys(NamedTuple):
 
     key: Array  # (..., h_kv, n_k, d_k)
     value: Array  # (..., h_kv, n_k, d_v)
-    mask: Array | None
+    mask: Any  # an array, intervals or None
     bias: Array | None
     is_causal: bool
 
@@ -31,17 +32,23 @@ def in_window(keys: Keys, n_q: int, window: int) -> Keys:
     key, value, mask, bias, is_causal = keys
     n_k = min(key.shape[-2], n_q + window - 1)
     key, value = (x[..., x.shape[-2] - n_k :, :] for x in (key, value))
-    mask, bias = (
-        x if x is None or x.ndim == 0 or x.shape[-1] == 1 else x[..., x.shape[-1] - n_k :]
-        for x in (mask, bias)
-    )
+    mask, bias = (_last_columns(x, n_k) for x in (mask, bias))
     if n_q == 1:  # it sees all that are left
         return Keys(key, value, mask, bias, is_causal)
     if n_k > window:
+        if isinstance(mask, Intervals):
+            return Keys(key, value, mask & Intervals.window(n_q, n_k, window), bias, False)
         rows, columns = slice(0, n_q), slice(0, n_k)
         near = ~causal_mask(key, rows, columns, n_k - n_q - window)
         mask = near if mask is None else mask & near
     return Keys(key, value, mask, bias, True)
+
+
+def _last_columns(x: Any, n: int) -> Any:
+    """Return what a mask or a bias says about the last `n` keys."""
+    if isinstance(x, Intervals):
+        return x.last_keys(n)
+    return x if x is None or x.ndim == 0 or x.shape[-1] == 1 else x[..., x.shape[-1] - n :]
 
 
 def with_sinks(keys: Keys, sinks: Array) -> Keys:
@@ -57,7 +64,9 @@ def with_sinks(keys: Keys, sinks: Array) -> Keys:
         xp.concat([xp.zeros((*x.shape[:-2], 1, x.shape[-1]), dtype=x.dtype, **home), x], axis=-2)
         for x in (key, value)
     )
-    if mask is not None:
+    if isinstance(mask, Intervals):
+        mask = mask.with_first_key()
+    elif mask is not None:
         mask = xp.broadcast_to(mask, (*mask.shape[:-1], n_k))
         ones = xp.ones((*mask.shape[:-1], 1), dtype=mask.dtype, **home)
         mask = xp.concat([ones, mask], axis=-1)

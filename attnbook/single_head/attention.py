@@ -11,7 +11,7 @@ from typing import Annotated
 from attnbook import kernels
 from attnbook.arrays.arguments import check_floats
 from attnbook.arrays.array import Array, array_namespace, broadcast_shapes, sum_to_shape
-from attnbook.arrays.attention_arguments import check_attention
+from attnbook.arrays.attention_arguments import check_attention, dense, visible
 from attnbook.kernels.naive import weights_of, widen
 
 
@@ -108,6 +108,8 @@ def attention_weights(
     array([[0.5, 0.5, 0. , 0. ]])
     """
     scale = check_attention({"query": query, "key": key}, mask, bias, scale, is_causal)
+    mask, is_causal = visible(mask, query.shape[-2], key.shape[-2], is_causal)
+    mask = dense(mask, query)
     weights = weights_of(query, key, mask, bias, scale, is_causal)
     return array_namespace(query).astype(weights, query.dtype, copy=False)
 
@@ -186,6 +188,7 @@ def attention(
     kernels.check_impl(impl)
     arrays = {"query": query, "key": key, "value": value}
     scale = check_attention(arrays, mask, bias, scale, is_causal)
+    mask, is_causal = visible(mask, query.shape[-2], key.shape[-2], is_causal)
     return kernels.attention(impl, query, key, value, mask, bias, scale, is_causal)
 
 
@@ -258,6 +261,7 @@ def attention_vjp(
     arrays = {"query": query, "key": key, "value": value}
     kernels.check_impl(impl)
     scale = check_attention(arrays, mask, bias, scale, is_causal)
+    mask, is_causal = visible(mask, query.shape[-2], key.shape[-2], is_causal)
     check_floats(query=query, grad_output=grad_output)
     leading = broadcast_shapes(*(tuple(x.shape[:-2]) for x in arrays.values())) or ()
     expected = (*leading, query.shape[-2], value.shape[-1])
@@ -269,6 +273,7 @@ def attention_vjp(
     xp = array_namespace(query)
     if impl == kernels.REFERENCE:
         q, k, v, grad_output = widen(query, key, value, grad_output)
+        mask = dense(mask, query)
         grads = _attention_vjp(q, k, v, grad_output, mask, bias, scale, is_causal)
     else:
         rest = (grad_output, mask, bias, scale, is_causal)

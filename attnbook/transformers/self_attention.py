@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from attnbook.arrays.array import Array
+from attnbook.arrays.attention_arguments import is_rule
 from attnbook.kernels import REFERENCE, Impl
 from attnbook.linear_attention.gates import LayerState
 from attnbook.linear_attention.layers import LinearAttentionWeights, linear_attention_of
@@ -136,6 +137,10 @@ def state_self_attention_of(
 
 def shown_tokens(mask: Array) -> Array:
     """Return the mask (..., n) of the tokens that a mask of scores shows, or raise."""
+    if is_rule(mask):
+        raise ValueError(
+            f"mask must be an array (..., 1, 1, n) where a layer keeps a state, got the rule {mask}"
+        )
     shape = tuple(mask.shape)
     if len(shape) < 2 or shape[-2] != 1 or (len(shape) > 2 and shape[-3] != 1):
         raise ValueError(

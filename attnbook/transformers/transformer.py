@@ -9,8 +9,10 @@ from typing import Annotated, Any
 
 from attnbook.arrays.arguments import check_bool, check_float, check_floats, check_ids
 from attnbook.arrays.array import Array, array_namespace, broadcast_shapes
+from attnbook.arrays.attention_arguments import is_rule
 from attnbook.arrays.weights import check_part
 from attnbook.kernels import REFERENCE, Impl, check_impl
+from attnbook.masking.rules import FirstKeys
 from attnbook.multi_head.attention import KeysAndValues
 from attnbook.multi_head.masks import check_head_mask
 from attnbook.positions.tables import sinusoidal_of
@@ -229,6 +231,8 @@ def _check(
 
 def mask_for_memory(source_mask: Array | None) -> Array | None:
     """Return `source_mask` if it is the same for all queries, so that it fits other queries too."""
+    if is_rule(source_mask):
+        return source_mask if isinstance(source_mask, FirstKeys) else None
     same = source_mask is not None and (source_mask.ndim < 2 or source_mask.shape[-2] == 1)
     return source_mask if same else None
 

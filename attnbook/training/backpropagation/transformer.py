@@ -12,7 +12,7 @@ from attnbook.arrays.array import (
     dtype_name,
     sum_to_shape,
 )
-from attnbook.arrays.attention_arguments import and_causal
+from attnbook.arrays.attention_arguments import and_causal, is_rule
 from attnbook.arrays.weights import check_part
 from attnbook.multi_head.masks import check_head_mask
 from attnbook.multi_head.weights import MultiHeadWeights
@@ -248,4 +248,7 @@ def _checked_mask(weights, inputs, target_mask, is_causal):
     attentions = [layer.self_attention for layer in weights.decoder.layers]
     check_head_mask("target_mask", target_mask, "inputs", inputs, tokens, tokens, attentions)
     positions = inputs[..., None] if weights.target_embedding is not None else inputs
+    if is_rule(target_mask):
+        target_mask = target_mask.dense(positions.shape[-2], like=positions)
+        target_mask = target_mask if target_mask.ndim < 3 else target_mask[..., None, :, :]
     return and_causal(target_mask, positions, positions) if is_causal else target_mask

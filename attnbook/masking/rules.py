@@ -1,0 +1,531 @@
+"""Rules: masks that know their structure, in place of an array of n_q · n_k booleans.
+
+``attention(…, mask=rule)`` takes a rule wherever it takes a mask. The reference makes the dense
+mask of it; the kernels from `tiled` on visit what is seen alone, and hold no array of n_q · n_k
+numbers.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import array_api_compat
+import numpy as np
+
+from attnbook.arrays.arguments import LARGEST, check_int
+from attnbook.arrays.array import Array, broadcast_shapes
+from attnbook.arrays.intervals import Intervals
+from attnbook.arrays.lengths import lengths_of, placed
+from attnbook.arrays.move import numbers_of
+from attnbook.masking.masks import UNLIMITED, draw
+
+KEPT = 8
+"""For so many pairs (n_q, n_k) a rule keeps the intervals that it has made."""
+
+
+class Rule:
+    """Which key a query may see, said by their positions instead of an array.
+
+    Query i has the position i + n_k − n_q, so the last query is aligned with the last key, and a
+    rule without numbers of tokens, such as ``Causal()``, serves every n_q and n_k. Combine rules
+    with ``&`` (both allow it), ``|`` (at least one allows it) and ``~`` (the complement):
+
+    - ``Causal() & SlidingWindow(left=1023)``: a window of 1,024 keys, the own one included;
+    - ``(FirstKeys(4) | SlidingWindow(left=1023)) & Causal()``: the same with 4 attention sinks;
+    - ``FirstKeys(n) | Causal()``: the prefix mask;
+    - ``Documents.of_lengths(lengths) & Causal()``: texts that are packed into one row;
+    - ``Chunks(size) & Causal()``: chunked attention.
+
+    Notes
+    -----
+    A rule is immutable, and keeps what it has made for the last few shapes, so use one rule for all
+    layers and steps. Its leading axes, which `FirstKeys` and `Documents` can have, are those of the
+    sequences; all heads share it.
+
+    References
+    ----------
+    Wang et al. (2025), "FlashMask", stores a few ranges for each column, as this does for each row.
+
+    Examples
+    --------
+    >>> rule = (FirstKeys(1) | SlidingWindow(left=1)) & Causal()
+    >>> rule.dense(5).astype(int)
+    array([[1, 0, 0, 0, 0],
+           [1, 1, 0, 0, 0],
+           [1, 1, 1, 0, 0],
+           [1, 0, 1, 1, 0],
+           [1, 0, 0, 1, 1]])
+    """
+
+    leading: tuple[int, ...] = ()
+    is_causal = False
+    """Whether the rule is `Causal`, which implementations have as a case of its own."""
+
+    def allows(self, position: Any, key: Any, at: "At") -> Any:
+        """Return where the query at a position may see a key: the definition of the rule.
+
+        Parameters
+        ----------
+        position, key : arrays of ints that broadcast
+        at : function
+            ``at(x)`` and ``at(x, index)`` read an array (...) or (..., n) of the rule for the
+            sequence in question, at no index or at positions.
+        """
+        raise NotImplementedError
+
+    def _intervals(self, n_q: int, n_k: int) -> Intervals:
+        raise NotImplementedError
+
+    def intervals(self, n_q: int, n_k: int | None = None) -> Intervals:
+        """Return the ranges of keys that each of n_q queries sees; n_k is n_q by default.
+
+        ``intervals(…).tiles(block_q, block_k)`` says of each tile whether all, some or none of it
+        is seen.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a number is not an int of at least 0, or the rule has documents for fewer tokens.
+        """
+        n_q, n_k = _sizes(n_q, n_k)
+        kept: dict[tuple[int, int], Intervals] = self.__dict__.setdefault("_kept", {})
+        if (n_q, n_k) not in kept:
+            while len(kept) >= KEPT:
+                del kept[next(iter(kept))]
+            kept[n_q, n_k] = self._intervals(n_q, n_k)
+        return kept[n_q, n_k]
+
+    def dense(
+        self, n_q: int, n_k: int | None = None, *, like: Array | None = None
+    ) -> Annotated[Array, "... n_q n_k"]:
+        """Return the mask as an array, as `to_sdpa`, `to_mha` and `to_additive` take it.
+
+        Parameters
+        ----------
+        n_q, n_k : int
+            Numbers of queries and of keys, at least 0; n_k is n_q by default.
+        like : array, optional
+            The mask gets the library and the device of this array; by default it is a NumPy array.
+
+        Returns
+        -------
+        boolean array, shape (..., n_q, n_k), **True = may attend**
+
+        Raises
+        ------
+        TypeError, ValueError
+            As in `intervals`, and if `like` is not an array.
+
+        Notes
+        -----
+        Cost: O(n_q n_k) time and memory.
+        """
+        n_q, n_k = _sizes(n_q, n_k)
+        self.check_keys(n_k)
+        position = np.arange(n_k - n_q, n_k)[:, np.newaxis]
+
+        def at(x: np.ndarray, index: Any = None) -> Any:
+            return x[..., np.newaxis, np.newaxis] if index is None else x[..., index]
+
+        seen = self.allows(position, np.arange(n_k)[np.newaxis], at)
+        return placed(np.broadcast_to(seen, (*self.leading, n_q, n_k)).copy(), like)
+
+    def mask_mod(
+        self, n_q: int, n_k: int | None = None, *, device: Any = None
+    ) -> Callable[[Any, Any, Any, Any], Any]:
+        """Return the rule as a function of PyTorch's FlexAttention.
+
+        Transformers by Hugging Face takes the same function as a mask function (`masking_utils`).
+
+        Parameters
+        ----------
+        n_q, n_k : int
+            As in `dense`. They say where the first query stands.
+        device : torch.device or str, optional
+            Where the numbers of the rule shall lie; the CPU by default.
+
+        Returns
+        -------
+        function
+            ``mask_mod(b, h, q_idx, kv_idx)`` returns True where the query may see the key; pass it
+            to ``torch.nn.attention.flex_attention.create_block_mask``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As in `intervals`, and if the rule has more than one leading axis.
+
+        Examples
+        --------
+        >>> seen = SlidingWindow(left=1).mask_mod(4)
+        >>> seen(0, 0, 2, 1), seen(0, 0, 3, 1)
+        (True, False)
+        """
+        n_q, n_k = _sizes(n_q, n_k)
+        self.check_keys(n_k)
+        if len(self.leading) > 1:
+            raise ValueError(
+                f"the rule must have at most one leading axis, (batch,), got {self.leading}"
+            )
+        arrays = {id(x): _tensor(x, device) for x in self.arrays()}
+
+        def mask_mod(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+            def at(x: np.ndarray, index: Any = None) -> Any:
+                own = arrays[id(x)]
+                has_batch = own.ndim > (index is not None)
+                where = (*([b] if has_batch else []), *([] if index is None else [index]))
+                return own[where]
+
+            return self.allows(q_idx + (n_k - n_q), kv_idx, at)
+
+        return mask_mod
+
+    def draw(self, n_q: int, n_k: int | None = None, **options: Any) -> Any:
+        """Draw the mask with `masking.draw`, which gets the `options`; the rule needs one mask.
+
+        Raises
+        ------
+        TypeError, ValueError, ImportError
+            As in `intervals` and `masking.draw`.
+        """
+        return draw(self.dense(n_q, n_k), **options)
+
+    def arrays(self) -> list[np.ndarray]:
+        """Return the arrays that the rule reads."""
+        return []
+
+    def check_keys(self, n_k: int) -> None:
+        """Raise ValueError if the rule does not know about so many keys."""
+
+    def __and__(self, other: "Rule") -> "Rule":
+        return _Both(self, other, "&") if isinstance(other, Rule) else NotImplemented
+
+    def __or__(self, other: "Rule") -> "Rule":
+        return _Both(self, other, "|") if isinstance(other, Rule) else NotImplemented
+
+    def __invert__(self) -> "Rule":
+        return _Not(self)
+
+
+At = Callable[..., Any]
+
+
+class _Both(Rule):
+    """Two rules, joined by & or |."""
+
+    def __init__(self, first: Rule, second: Rule, sign: str):
+        leading = broadcast_shapes(first.leading, second.leading)
+        if leading is None:
+            raise ValueError(
+                f"the leading axes of two rules must broadcast, got {first.leading} and "
+                f"{second.leading}"
+            )
+        self.first, self.second, self.sign, self.leading = first, second, sign, leading
+
+    def _join(self, a: Any, b: Any) -> Any:
+        return a & b if self.sign == "&" else a | b
+
+    def allows(self, position: Any, key: Any, at: At) -> Any:
+        return self._join(
+            self.first.allows(position, key, at), self.second.allows(position, key, at)
+        )
+
+    def _intervals(self, n_q: int, n_k: int) -> Intervals:
+        return self._join(self.first.intervals(n_q, n_k), self.second.intervals(n_q, n_k))
+
+    def arrays(self) -> list[np.ndarray]:
+        return self.first.arrays() + self.second.arrays()
+
+    def check_keys(self, n_k: int) -> None:
+        self.first.check_keys(n_k)
+        self.second.check_keys(n_k)
+
+    def __repr__(self) -> str:
+        return f"({self.first} {self.sign} {self.second})"
+
+
+class _Not(Rule):
+    """What a rule hides."""
+
+    def __init__(self, rule: Rule):
+        self.rule, self.leading = rule, rule.leading
+
+    def allows(self, position: Any, key: Any, at: At) -> Any:
+        return self.rule.allows(position, key, at) ^ True  # ~ of Python's own True is -2
+
+    def _intervals(self, n_q: int, n_k: int) -> Intervals:
+        return ~self.rule.intervals(n_q, n_k)
+
+    def arrays(self) -> list[np.ndarray]:
+        return self.rule.arrays()
+
+    def check_keys(self, n_k: int) -> None:
+        self.rule.check_keys(n_k)
+
+    def __repr__(self) -> str:
+        return f"~{self.rule}"
+
+
+class _Range(Rule):
+    """A rule that shows each query one range of keys."""
+
+    def _range(self, position: np.ndarray) -> tuple[Any, Any]:
+        """Return the first key and the one after the last, for positions (n_q, 1)."""
+        raise NotImplementedError
+
+    def _intervals(self, n_q: int, n_k: int) -> Intervals:
+        starts, stops = self._range(np.arange(n_k - n_q, n_k)[:, np.newaxis])
+        shape = (*self.leading, n_q, 1)
+        return Intervals(np.broadcast_to(starts, shape), np.broadcast_to(stops, shape), n_k)
+
+
+class Causal(_Range):
+    """Let each query see the key at its own position and the keys before it, as `causal` does.
+
+    Examples
+    --------
+    >>> Causal().dense(2, 4).astype(int)
+    array([[1, 1, 1, 0],
+           [1, 1, 1, 1]])
+    """
+
+    is_causal = True
+
+    def allows(self, position: Any, key: Any, at: At) -> Any:
+        return key <= position
+
+    def _range(self, position: np.ndarray) -> tuple[Any, Any]:
+        return 0, position + 1
+
+    def __repr__(self) -> str:
+        return "Causal()"
+
+
+class SlidingWindow(_Range):
+    """Let each query see the keys from `left` before its own position to `right` after it.
+
+    Parameters
+    ----------
+    left, right : int
+        How many positions to each side, at least 0, as in `sliding_window`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a number is not an int of at least 0.
+
+    Examples
+    --------
+    >>> SlidingWindow(left=1).dense(3).astype(int)
+    array([[1, 0, 0],
+           [1, 1, 0],
+           [0, 1, 1]])
+    """
+
+    def __init__(self, left: int, right: int = 0):
+        self.left, self.right = (
+            min(check_int(name, n, at_most=UNLIMITED), LARGEST)
+            for name, n in (("left", left), ("right", right))
+        )
+
+    def allows(self, position: Any, key: Any, at: At) -> Any:
+        return (key >= position - self.left) & (key <= position + self.right)
+
+    def _range(self, position: np.ndarray) -> tuple[Any, Any]:
+        return position - self.left, position + min(self.right, LARGEST // 2) + 1
+
+    def __repr__(self) -> str:
+        return f"SlidingWindow(left={self.left}, right={self.right})"
+
+
+class FirstKeys(_Range):
+    """Let every query see the first `count` keys: sinks, a prefix, or all that is not padding.
+
+    Parameters
+    ----------
+    count : int, or ints of shape (...,)
+        At least 0; or one number per sequence.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `count` is not an int or ints of at least 0.
+
+    Examples
+    --------
+    >>> (FirstKeys(2) | Causal()).dense(3).astype(int)
+    array([[1, 1, 0],
+           [1, 1, 0],
+           [1, 1, 1]])
+    """
+
+    def __init__(self, count: int | Sequence[int] | Annotated[Array, "..."]):
+        self.count = lengths_of("count", count)
+        self.leading = self.count.shape
+
+    def allows(self, position: Any, key: Any, at: At) -> Any:
+        return (key < at(self.count)) & (position == position)
+
+    def _range(self, position: np.ndarray) -> tuple[Any, Any]:
+        return 0, self.count[..., np.newaxis, np.newaxis]
+
+    def arrays(self) -> list[np.ndarray]:
+        return [self.count]
+
+    def __repr__(self) -> str:
+        return f"FirstKeys({self.count.tolist()})"
+
+
+class Chunks(_Range):
+    """Let each query see the keys of its own chunk, if positions are cut into chunks of `size`.
+
+    Parameters
+    ----------
+    size : int
+        At least 1.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `size` is not an int of at least 1.
+
+    Examples
+    --------
+    >>> (Chunks(2) & Causal()).dense(4).astype(int)
+    array([[1, 0, 0, 0],
+           [1, 1, 0, 0],
+           [0, 0, 1, 0],
+           [0, 0, 1, 1]])
+    """
+
+    def __init__(self, size: int):
+        self.size = check_int("size", size, at_least=1)
+
+    def allows(self, position: Any, key: Any, at: At) -> Any:
+        return position // self.size == key // self.size
+
+    def _range(self, position: np.ndarray) -> tuple[Any, Any]:
+        start = position // self.size * self.size
+        return start, start + self.size
+
+    def __repr__(self) -> str:
+        return f"Chunks({self.size})"
+
+
+class Documents(Rule):
+    """Let each query see the keys of its own document, if several share a row of tokens.
+
+    Parameters
+    ----------
+    ids : ints of shape (..., n)
+        The document of each token; equal numbers are one document, wherever they stand. There may
+        be fewer keys than n, but not more.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `ids` are not ints with at least one axis.
+
+    Notes
+    -----
+    A query needs as many ranges of keys as its document has pieces, one if documents are whole.
+
+    Examples
+    --------
+    >>> (Documents([7, 7, 2, 2]) & Causal()).dense(4).astype(int)
+    array([[1, 0, 0, 0],
+           [1, 1, 0, 0],
+           [0, 0, 1, 0],
+           [0, 0, 1, 1]])
+    """
+
+    def __init__(self, ids: Sequence[int] | Annotated[Array, "... n"]):
+        self.ids = _ints("ids", ids)
+        if self.ids.ndim == 0:
+            raise ValueError(f"ids must have shape (..., n), got {self.ids.shape}")
+        self.leading = self.ids.shape[:-1]
+
+    @classmethod
+    def of_lengths(cls, lengths: Sequence[int] | Annotated[Array, "documents"]) -> "Documents":
+        """Return the rule for documents of these lengths, one after the other in a row.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `lengths` are not ints of at least 0 with one axis.
+
+        Examples
+        --------
+        >>> Documents.of_lengths([1, 2]).ids
+        array([0, 1, 1])
+        """
+        counts = lengths_of("lengths", lengths)
+        if counts.ndim != 1:
+            raise ValueError(f"lengths must have shape (documents,), got {counts.shape}")
+        return cls(np.repeat(np.arange(len(counts)), counts.astype(np.intp)))
+
+    def allows(self, position: Any, key: Any, at: At) -> Any:
+        inside = position >= 0  # a query may stand before all keys
+        return (at(self.ids, position * inside) == at(self.ids, key)) & inside
+
+    def _intervals(self, n_q: int, n_k: int) -> Intervals:
+        self.check_keys(n_k)
+        rows = self.ids[..., :n_k].reshape(math.prod(self.leading), n_k)
+        of_row = [_ranges_of_documents(row) for row in rows]
+        m = max([starts.shape[-1] for starts, _ in of_row], default=1)
+        ranges = np.full((2, len(rows), max(n_q, n_k), m), n_k, np.int64)
+        before = max(n_q, n_k) - n_k  # queries that stand before all keys
+        for i, (starts, stops) in enumerate(of_row):
+            ranges[0, i, before:, : starts.shape[-1]] = starts
+            ranges[1, i, before:, : stops.shape[-1]] = stops
+        starts, stops = ranges[:, :, ranges.shape[2] - n_q :].reshape(2, *self.leading, n_q, m)
+        return Intervals(starts, stops, n_k)
+
+    def arrays(self) -> list[np.ndarray]:
+        return [self.ids]
+
+    def check_keys(self, n_k: int) -> None:
+        """Raise ValueError if there are more keys than tokens with a document."""
+        if n_k > self.ids.shape[-1]:
+            raise ValueError(
+                f"there must be at most as many keys as ids, {self.ids.shape[-1]}, got {n_k}"
+            )
+
+    def __repr__(self) -> str:
+        return f"Documents({self.ids.tolist() if self.ids.size <= KEPT else self.ids.shape})"
+
+
+def _ranges_of_documents(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each token the ranges of keys of its document, two arrays (n, m)."""
+    n = len(ids)
+    if not n:
+        return np.empty((0, 1), np.int64), np.empty((0, 1), np.int64)
+    firsts = np.flatnonzero(np.concatenate([[True], ids[1:] != ids[:-1]]))
+    ends = np.append(firsts[1:], n)
+    _, document = np.unique(ids[firsts], return_inverse=True)  # of each piece
+    order = np.argsort(document, kind="stable")
+    counts = np.bincount(document)
+    place = np.arange(len(firsts)) - np.repeat(np.cumsum(counts) - counts, counts)
+    starts, stops = np.full((2, len(counts), counts.max()), n)
+    starts[document[order], place], stops[document[order], place] = firsts[order], ends[order]
+    of_token = np.repeat(document, ends - firsts)
+    return starts[of_token], stops[of_token]
+
+
+def _sizes(n_q: int, n_k: int | None) -> tuple[int, int]:
+    n_q = check_int("n_q", n_q)
+    return n_q, n_q if n_k is None else check_int("n_k", n_k)
+
+
+def _ints(name: str, numbers: Any) -> np.ndarray:
+    array = numbers_of(name, numbers) if array_api_compat.is_array_api_obj(numbers) else numbers
+    array = np.asarray(array)
+    if array.size and array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be ints, got {array.dtype}")
+    return array.astype(np.int64)
+
+
+def _tensor(x: np.ndarray, device: Any) -> Any:
+    import torch
+
+    return torch.asarray(x, device=device)
