@@ -1,8 +1,10 @@
-"""What a mask costs: no mask, a dense one, `is_causal`, and blocks that FlexAttention leaves out.
+"""What structure is worth: causal order, a window and documents, by dense masks and by rules.
 
-Measures B = 1, h = 8, d = 64, self-attention, forward. The masks are made before the clock starts.
-`mask_bytes` is what the mask itself takes. Errors are those of 64 queries, the first and the last
-among them.
+Measures B = 1, h = 2, d = 64, self-attention, forward. SDPA is given the dense mask, and in causal
+order `is_causal` too; FlexAttention, compiled, its blocks; ours a rule. Masks, blocks and what
+rules keep are made before the clock starts. `mask_bytes` is what the mask itself takes, `visible`
+the share of all scores that it shows. Errors are those of 64 queries, the first and the last among
+them.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,109 +17,140 @@ from attnbook import attention, masking, move
 from benchmarks import harness, inputs
 from benchmarks.tables import Tables, steps
 
-HEADS, WIDTH = 8, 64
-SIZES = {"cpu": (256, 512, 1024, 2048, 4096), "cuda": (256, 1024, 4096, 16384)}
+HEADS, WIDTH = 2, 64
+SIZES = (4096, 8192, 16384, 32768, 65536, 131072)
 QUICK_SIZES = (256, 1024)
-# without float16, which takes as long as bfloat16: each dtype and size is compiled anew
-DTYPES = {"cpu": ("float32",), "cuda": ("float32", "bfloat16")}
-FLEX_SIZES = {"cpu": SIZES["cpu"], "cuda": (4096,)}  # a compiler takes seconds for each on a GPU
-WINDOW = 128  # tokens that a query of the sliding window sees, itself among them
+DTYPES = {"cpu": ("float32",), "cuda": ("bfloat16",)}
+WINDOW = 1024  # tokens that a query of the sliding window sees, itself among them
+DOCUMENT = 2048  # tokens of a document, in the mean
+MOST_DENSE = 32768  # tokens of a dense mask, which SDPA copies to float32: 4 GiB
+MOST_TILED = 16384  # tokens that `tiled` reads in causal order
 CHECKED = 64
 SDPA, FLEX = "scaled_dot_product_attention", "flex_attention"
-BASELINE = {"implementation": SDPA, "mask": "none"}
+OURS = {"cpu": ("tiled", "packed"), "cuda": ("triton",)}
+MASKS = ("causal", "window", "documents")
 Run = Callable[[], Any]
 
 
 def measure(device: str, *, quick: bool, tables: Tables) -> None:
     """Measure times on `device` ("cpu" or "cuda")."""
     tables.add(
-        shape={"batch": 1, "heads": HEADS, "width": WIDTH, "window": WINDOW},
+        shape={"batch": 1, "heads": HEADS, "width": WIDTH, "window": WINDOW, "document": DOCUMENT},
         rounds=harness.rounds(quick),
-        baseline=BASELINE,
+        baseline={"implementation": FLEX},
         tolerance=inputs.TOLERANCE,
     )
-    sizes = QUICK_SIZES if quick else SIZES[device]
+    sizes = QUICK_SIZES if quick else SIZES
     found = steps(timings, device, sizes, DTYPES[device], quick=quick)
     tables.measure("rows", found, "implementation", "mask", "library")
 
 
 def timings(device: str, dtype: str, n: int, *, quick: bool) -> list[dict[str, Any]]:
-    """Return one row for each implementation, mask and library at sequence length `n`."""
+    """Return one row for each mask and implementation at sequence length `n`."""
     drawn = inputs.draw(n, (1, HEADS, n, WIDTH))
-    candidates: list[harness.Candidate] = []
-    for library, rounded, moved in inputs.everywhere(drawn, device, dtype):
-        if not candidates:
-            errors = _errors(**rounded)
-        makers: dict[str, Callable[..., Iterator[tuple[str, int, Run]]]] = {"attention": _ours}
-        if library == "torch":
-            makers[SDPA] = _sdpa
-            if quick or n in FLEX_SIZES[device]:
-                makers[FLEX] = _flex
-        for implementation, maker in makers.items():
-            for mask, mask_bytes, run in maker(**moved):
-                about: dict[str, Any] = {"implementation": implementation, "mask": mask}
-                about |= {"library": library, "mask_bytes": mask_bytes}
-                candidates.append(harness.Candidate(about, run, errors[mask]))
-    size = {"dtype": dtype, "n": n}
-    return harness.rows(candidates, device, about=size, baseline=BASELINE, quick=quick)
+    found = []
+    places = {
+        library: (rounded, moved)
+        for library, rounded, moved in inputs.everywhere(drawn, device, dtype)
+        if library == "torch" or (library == "numpy" and "torch" not in inputs.libraries(device))
+    }
+    for mask, rule in rules(n).items():
+        candidates = []
+        for library, (rounded, moved) in places.items():
+            compare, visible = _errors(mask, n, **rounded)
+            makers = [_ours(device, mask, rule, **moved)]
+            if library == "torch":
+                makers += [_sdpa(mask, rule, **moved), _flex(rule, **moved)]
+            for maker in makers:
+                for implementation, mask_bytes, run in maker:
+                    about: dict[str, Any] = {"implementation": implementation, "mask": mask}
+                    about |= {"library": library, "mask_bytes": mask_bytes, "visible": visible}
+                    candidates.append(harness.Candidate(about, run, compare))
+        size = {"dtype": dtype, "n": n}
+        baseline = {"implementation": FLEX, "mask": mask}
+        found += harness.rows(candidates, device, about=size, baseline=baseline, quick=quick)
+    return found
 
 
-# Each yields the name of a mask, the bytes that the mask takes, and the call.
+def rules(n: int) -> dict[str, masking.Rule]:
+    """Return the rules for `n` tokens."""
+    causal = masking.Causal()
+    return {
+        "causal": causal,
+        "window": causal & masking.SlidingWindow(left=WINDOW - 1),
+        "documents": causal & masking.Documents.of_lengths(lengths(n)),
+    }
 
 
-def _ours(query: Any, key: Any, value: Any) -> Iterator[tuple[str, int, Run]]:
-    run = partial(attention, query, key, value)
-    mask = masking.causal(query.shape[-2], like=query)
-    yield "none", 0, run
-    yield "causal", mask.nbytes, partial(run, mask)
+def lengths(n: int) -> list[int]:
+    """Return the lengths of documents that fill `n` tokens, most of them short, as texts are."""
+    rng, found = np.random.default_rng(0), []
+    while sum(found) < n:
+        found.append(min(1 + int(rng.exponential(DOCUMENT)), n - sum(found)))
+    return found
 
 
-def _sdpa(query: Any, key: Any, value: Any) -> Iterator[tuple[str, int, Run]]:
+# Each yields a name, the bytes that the mask takes, and the call.
+
+
+def _ours(
+    device: str, mask: str, rule: masking.Rule, query: Any, key: Any, value: Any
+) -> Iterator[tuple[str, int, Run]]:
+    n = query.shape[-2]
+    seen = rule.intervals(n)
+    held = 0 if mask == "causal" else seen.starts.nbytes + seen.stops.nbytes
+    for name in OURS[device]:
+        if name != "tiled" or mask != "causal" or n <= MOST_TILED:
+            yield name, held, partial(attention, query, key, value, rule, impl=name)
+
+
+def _sdpa(
+    mask: str, rule: masking.Rule, query: Any, key: Any, value: Any
+) -> Iterator[tuple[str, int, Run]]:
     from torch.nn.functional import scaled_dot_product_attention
 
     n = query.shape[-2]
     run = partial(scaled_dot_product_attention, query, key, value)
-    causal = masking.causal(n, like=query)
-    window = masking.sliding_window(n, left=WINDOW - 1, like=query)
-    yield "none", 0, run
-    yield "causal", causal.nbytes, partial(run, attn_mask=causal)
-    yield "is_causal", 0, partial(run, is_causal=True)
-    yield "window", window.nbytes, partial(run, attn_mask=window)
+    if mask == "causal":
+        yield f"{SDPA}, is_causal", 0, partial(run, is_causal=True)
+    if n <= MOST_DENSE:
+        dense = rule.dense(n, like=query)
+        yield SDPA, dense.nbytes, partial(run, attn_mask=dense)
 
 
-def _flex(query: Any, key: Any, value: Any) -> Iterator[tuple[str, int, Run]]:
+def _flex(rule: masking.Rule, query: Any, key: Any, value: Any) -> Iterator[tuple[str, int, Run]]:
     import torch
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    rules = {
-        "causal": lambda b, h, i, j: j <= i,
-        "window": lambda b, h, i, j: (j <= i) & (i - j < WINDOW),
-    }
     n = query.shape[-2]
     torch.compiler.reset()  # it refuses to compile one function for more than eight sizes
-    for mask, rule in rules.items():
-        blocks = create_block_mask(rule, None, None, n, n, device=query.device)
-        held = sum(x.nbytes for x in vars(blocks).values() if isinstance(x, torch.Tensor))
-        # a full graph is an error where it cannot be compiled, not the slow form with a warning
-        compiled = torch.compile(flex_attention, dynamic=False, fullgraph=True)
-        yield mask, held, partial(compiled, query, key, value, block_mask=blocks)
+    made = partial(create_block_mask, rule.mask_mod(n, device=query.device), None, None, n, n)
+    blocks = made(device=query.device, _compile=n > MOST_DENSE)  # else it makes all scores' mask
+    held = sum(x.nbytes for x in vars(blocks).values() if isinstance(x, torch.Tensor))
+    # a full graph is an error where it cannot be compiled, not the slow form with a warning
+    compiled = torch.compile(flex_attention, dynamic=False, fullgraph=True)
+    yield FLEX, held, partial(compiled, query, key, value, block_mask=blocks)
 
 
 def _errors(
-    query: np.ndarray, key: np.ndarray, value: np.ndarray
-) -> dict[str, Callable[[Any], dict[str, float]]]:
-    """Return for each mask the function that compares an output with the reference."""
-    n = query.shape[-2]
-    rows = np.unique(np.linspace(0, n - 1, CHECKED).astype(int))
-    distance = rows[:, np.newaxis] - np.arange(n)
-    masks = {"none": None, "causal": distance >= 0, "is_causal": distance >= 0}
-    masks["window"] = (distance >= 0) & (distance < WINDOW)
+    mask: str, n: int, query: np.ndarray, key: np.ndarray, value: np.ndarray
+) -> tuple[Callable[[Any], dict[str, float]], float]:
+    """Return what compares an output with the reference, and the share of scores that is visible.
 
-    def compare(output: Any, expected: np.ndarray) -> dict[str, float]:
+    What is visible is written here apart from the package.
+    """
+    document = np.repeat(np.arange(len(lengths(n))), lengths(n))
+    first = np.zeros(n, int)
+    if mask == "window":
+        first = np.maximum(np.arange(n) - WINDOW + 1, 0)
+    if mask == "documents":
+        first = np.searchsorted(document, document)
+    rows = np.unique(np.linspace(0, n - 1, CHECKED).astype(int))
+    keys = np.arange(n)
+    seen = (keys >= first[rows, np.newaxis]) & (keys <= rows[:, np.newaxis])
+    expected = inputs.reference(query[..., rows, :], key, value, seen)
+
+    def compare(output: Any) -> dict[str, float]:
         return inputs.errors(move(output, "numpy", dtype="float64")[..., rows, :], expected)
 
-    some = query[..., rows, :]
-    return {
-        name: partial(compare, expected=inputs.reference(some, key, value, mask))
-        for name, mask in masks.items()
-    }
+    return compare, float((keys - first + 1).sum() / n**2)

@@ -686,7 +686,7 @@ def test_parity_fails_where_the_package_is_wrong(monkeypatch, benchmark, name):
 
 TINY = {
     attention: {"QUICK_SIZES": (3, 5), "HEADS": 2},
-    masking: {"QUICK_SIZES": (5, 67), "HEADS": 2, "WINDOW": 3},
+    masking: {"QUICK_SIZES": (5, 67), "HEADS": 2, "WINDOW": 3, "DOCUMENT": 9},
     linear_attention: {"QUICK_SIZES": (3, 67), "WIDTH": 8},
     multi_head: {"QUICK_SIZES": (3, 5), "QUICK_CACHES": (7,), "D_MODEL": 16},
     transformer: {"QUICK_SIZES": (3, 5), "D_MODEL": 16, "D_FF": 24},
@@ -800,23 +800,30 @@ def check_rows(rows, baseline, tolerance):
 def test_masking_measures_every_mask():
     pytest.importorskip("torch", reason="PyTorch is not installed")
     rows = masking.timings("cpu", "float32", 67, quick=True)
-    found = [(row["implementation"], row["mask"]) for row in rows if row["library"] == "torch"]
-    ours = [("attention", "none"), ("attention", "causal")]
-    sdpa = [(masking.SDPA, mask) for mask in ("none", "causal", "is_causal", "window")]
-    assert found == [*ours, *sdpa, (masking.FLEX, "causal"), (masking.FLEX, "window")]
-    dense = [row for row in rows if row["mask_bytes"] == 67 * 67]
-    assert len(dense) == 4
-    assert {row["mask"] for row in rows if row["mask_bytes"] == 0} == {"none", "is_causal"}
+    found = [(row["implementation"], row["mask"]) for row in rows]
+    everyone = ["tiled", "packed", masking.SDPA, masking.FLEX]
+    causal = ["tiled", "packed", f"{masking.SDPA}, is_causal", masking.SDPA, masking.FLEX]
+    assert found == [
+        *((name, "causal") for name in causal),
+        *((name, mask) for mask in ("window", "documents") for name in everyone),
+    ]
+    dense = {row["mask_bytes"] for row in rows if row["implementation"] == masking.SDPA}
+    assert dense == {67 * 67}
+    assert max(row["mask_bytes"] for row in rows if row["implementation"] == "packed") == 8 * 67
+    visible = {row["mask"]: row["visible"] for row in rows}
+    assert visible["causal"] == pytest.approx(67 * 68 / 2 / 67**2)
+    assert visible["window"] == pytest.approx((67 * 3 - 3) / 67**2)
+    assert all(row["relative"] < 1e-5 for row in rows if row["seconds"])
 
 
 @pytest.mark.usefixtures("tiny")
-def test_masking_notices_a_wrong_mask(monkeypatch):
+@pytest.mark.parametrize("mask", masking.MASKS)
+def test_masking_notices_a_wrong_mask(monkeypatch, mask):
     monkeypatch.setattr(inputs, "libraries", lambda device: ["numpy"])
-    opposite = masking.masking.causal
-    monkeypatch.setattr(masking.masking, "causal", lambda n, like: ~opposite(n, like=like))
-    right, wrong = masking.timings("cpu", "float32", 67, quick=True)
-    assert right["relative"] < 1e-5
-    assert wrong["relative"] > 0.1
+    given = masking.rules(67)
+    monkeypatch.setattr(masking, "rules", lambda n: given | {mask: ~given[mask]})
+    for row in masking.timings("cpu", "float32", 67, quick=True):
+        assert (row["relative"] > 0.1) == (row["mask"] == mask)
 
 
 @pytest.mark.usefixtures("tiny")

@@ -16,6 +16,9 @@ where ``log_total``, of shape (..., n_q, 1), is the logarithm of each row's sum 
 (`tiled` keeps it as two numbers).
 Only the reference and `Recorder` are imported at once; the others are imported when they are used.
 
+A `masking.Rule` reaches a kernel with `reads_intervals` as `arrays.intervals.Intervals` in the
+place of the mask, and all others as the dense mask.
+
 Instead of a name, you can pass ``impl=`` a function of your own with the signature of
 ``attention``. It is called with positional arguments. The mask is None or boolean, True = may
 attend, and it broadcasts to the scores; ``is_causal`` says whether later keys are hidden, too,
