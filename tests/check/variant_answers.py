@@ -192,6 +192,8 @@ all divided: mixed = omega / f
 none divided: mixed = omega
 attention factor forgotten: alpha = 1.0
 attention factor without 1: alpha = 0.1 * math.log(f)
+attention factor with misplaced brackets: alpha = 0.1 * math.log(f + 1)
+brackets in the index: place = lambda beta: w * math.log(n / 2 * math.pi * beta) / (2 * math.log(b))
 attention factor of the scores: alpha = (0.1 * math.log(f) + 1) ** 2
 bounds rounded: first = math.floor(place(fast)); last = math.ceil(place(slow))
 2π forgotten: place = lambda beta: w * math.log(n / beta) / (2 * math.log(b))
