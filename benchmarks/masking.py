@@ -124,8 +124,9 @@ def _flex(rule: masking.Rule, query: Any, key: Any, value: Any) -> Iterator[tupl
 
     n = query.shape[-2]
     torch.compiler.reset()  # it refuses to compile one function for more than eight sizes
-    made = partial(create_block_mask, rule.mask_mod(n, device=query.device), None, None, n, n)
-    blocks = made(device=query.device, _compile=n > MOST_DENSE)  # else it makes all scores' mask
+    # where it is not compiled, it makes the mask of all scores
+    make = torch.compile(create_block_mask) if n > MOST_DENSE else create_block_mask
+    blocks = make(rule.mask_mod(n, device=query.device), None, None, n, n, device=query.device)
     held = sum(x.nbytes for x in vars(blocks).values() if isinstance(x, torch.Tensor))
     # a full graph is an error where it cannot be compiled, not the slow form with a warning
     compiled = torch.compile(flex_attention, dynamic=False, fullgraph=True)
