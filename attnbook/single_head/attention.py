@@ -245,8 +245,8 @@ def attention_vjp(
     Notes
     -----
     Use it with libraries that have no autograd (NumPy, CuPy); the result equals that of PyTorch's
-    autograd up to rounding. If the inputs are tensors, the compiled ``"packed"`` and
-    ``"triton"`` return detached tensors.
+    autograd up to rounding. If the inputs are tensors, the compiled ``"packed"`` and ``"triton"``
+    return detached tensors.
     Cost: O(n_q n_k (d_k + d_v)) time, O(n_q n_k) memory, about 2.5 times that of `attention`.
     The chapter `single_head` derives the formulas.
 
