@@ -65,7 +65,7 @@ SKIPPING_N, QUICK_SKIPPING_N = 4096, 256
 HALF_N, QUICK_HALF_N = (256, 512, 1024, 2048), 128
 BFLOAT16_N, QUICK_BFLOAT16_N = (256, 1024, 4096, 8192), (128,)
 PLAIN = ("tiled", "threads", "cupy_tiled")
-FAST = ("numba", "packed", "triton", exact_peers.SDPA)
+FAST = ("packed", "triton", exact_peers.SDPA)
 PAIRED = ("packed", "triton", exact_peers.SDPA)  # in `bfloat16`
 
 METHODS = {

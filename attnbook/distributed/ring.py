@@ -69,7 +69,7 @@ def ring_attention(
         ``"contiguous"``, as `shard_sequence` cuts them. Without `is_causal` it changes nothing.
     impl : str
         The rung of `attnbook.kernels.LADDER` that computes the piece of a step; it must have a
-        backward pass: ``"tiled"``, ``"numba"``, ``"packed"`` or ``"triton"``; the same on all
+        backward pass: ``"tiled"``, ``"packed"`` or ``"triton"``; the same on all
         processes.
     timeout : float
         Seconds that this process waits for another one, with gloo, from 0.001 to 2³¹ − 1. With nccl

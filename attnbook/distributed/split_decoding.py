@@ -98,7 +98,7 @@ def decode_attention(
     module, factor, shape = processes.agree(check, query)
     with torch.no_grad():
         grouped = into_groups(query, key, value)
-        few = {"few": True} if impl in ("numba", "packed") else {}  # as no backward pass follows
+        few = {"few": True} if impl == "packed" else {}  # as no backward pass follows
         ours = state_of(*module.forward(*grouped, mask, None, factor, False, **few))
         shapes = [tuple(x.shape) for x in ours]
         states = [State(*unflat(x, shapes)) for x in processes.gather(flat(*ours), "the states")]

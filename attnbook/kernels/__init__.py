@@ -110,8 +110,7 @@ LADDER = (
         reads_intervals=True,
     ),
     Kernel("threads", ("numpy",), "cpu", (), "threadpoolctl", "tiled", "tiles on all cores"),
-    Kernel("numba", _CPU, "cpu", _SINGLE, "numba", "tiled", "compiled loops over vectors", True),
-    Kernel("packed", _CPU, "cpu", _SINGLE, "numba", "numba", "tiles kept in registers", True),
+    Kernel("packed", _CPU, "cpu", _SINGLE, "numba", "tiled", "compiled tiles in registers", True),
     Kernel("cupy_tiled", ("cupy",), "cuda", _SINGLE, "cupy", "tiled", "tiles in shared memory"),
     Kernel("triton", ("torch",), "cuda", _SINGLE, "triton", "tiled", "Tensor Cores (16 bit)", True),
 )

@@ -153,7 +153,7 @@ def attention(
     ------
     TypeError, ValueError
         As in `attention_weights`, and if `impl` is unknown or does not take these arrays. The
-        backward pass of ``"numba"`` and ``"packed"`` raises ValueError for scores beyond ±10⁹.
+        backward pass of ``"packed"`` raises ValueError for scores beyond ±10⁹.
     ImportError
         If `impl` needs a package that is not installed; the message says how to install it.
 
@@ -170,8 +170,8 @@ def attention(
     to `bias`, and their backward pass reads the result, so PyTorch does not let you change the
     result in place.
     From ``"in_place"`` on, the division comes last, so a mean of values near the largest number of
-    the dtype may overflow. ``"numba"`` and ``"packed"`` sum each score in one chain. Up to
-    d_k = 256 their error stays within twice that of PyTorch in float32; for larger d_k it grows.
+    the dtype may overflow. ``"packed"`` sums each score in one chain. Up to d_k = 256 its
+    error stays within twice that of PyTorch in float32; for larger d_k it grows.
 
     References
     ----------
@@ -225,7 +225,7 @@ def attention_vjp(
     grad_output : array, shape (..., n_q, d_v)
         G, of exactly the shape that `attention` returns.
     impl : str
-        As in `attention`: the reference, or a rung with a backward pass (``"tiled"``, ``"numba"``,
+        As in `attention`: the reference, or a rung with a backward pass (``"tiled"``,
         ``"packed"``, ``"triton"``), which recomputes the weights tile by tile from what the
         forward pass stored.
 
@@ -240,13 +240,13 @@ def attention_vjp(
     ------
     TypeError, ValueError
         As in `attention`, and ValueError if `grad_output` does not have the shape of its output.
-        ``"numba"`` and ``"packed"`` also raise ValueError for scores beyond ±10⁹.
+        ``"packed"`` also raises ValueError for scores beyond ±10⁹.
 
     Notes
     -----
     Use it with libraries that have no autograd (NumPy, CuPy); the result equals that of PyTorch's
-    autograd up to rounding. If the inputs are tensors, the compiled ``"numba"``, ``"packed"`` and
-    ``"triton"`` return detached tensors.
+    autograd up to rounding. If the inputs are tensors, the compiled ``"packed"`` and ``"triton"``
+    return detached tensors.
     Cost: O(n_q n_k (d_k + d_v)) time, O(n_q n_k) memory, about 2.5 times that of `attention`.
     The chapter `single_head` derives the formulas.
 

@@ -38,7 +38,7 @@ DECODE = {
     "few tokens": {"n_q": 3, "impl": "packed", "dtype": "float32", "heads": (6, 2)},
     "one token, compiled": {"n_q": 1, "impl": "packed", "dtype": "float32", "mask": True},
     "no keys on one process": {"n_q": 2, "cuts": (0, 0, 4, 30)},
-    "no keys, compiled": {"n_q": 2, "cuts": (0, 0, 4, 30), "impl": "numba", "dtype": "float32"},
+    "no keys, compiled": {"n_q": 2, "cuts": (0, 0, 4, 30), "impl": "packed", "dtype": "float32"},
     "a mask": {"n_q": 2, "mask": True},
     "nothing to see": {"n_q": 2, "mask": False},
 }
@@ -151,7 +151,7 @@ ring_attention(x[:, :3], x[:, :3], x[:, :3], is_causal=True)
 ring_attention(x, x, x, layout="spiral")
     ValueError: layout must be one of contiguous, striped, zigzag, got 'spiral'
 ring_attention(x, x, x, impl="naive")
-    ValueError: impl must be one of tiled, numba, packed, triton, got 'naive'
+    ValueError: impl must be one of tiled, packed, triton, got 'naive'
 ring_attention(x, x.double(), x)
     TypeError: key must have the dtype of query (float32), got float64
 ring_attention(x.numpy(), x, x)

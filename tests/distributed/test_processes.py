@@ -85,7 +85,7 @@ def test_what_changes_an_answer_must_be_the_same_on_all_processes(equal, name, e
 
 
 def test_an_impl_that_is_not_installed_on_one_process_is_an_error_on_all(equal):
-    own = "impl='numba' needs numba: import of attnbook.kernels.numba halted; None in sys.modules"
+    own = "impl='packed' needs numba: import of attnbook.kernels.packed halted; None in sys.modules"
     own += "; pip install numba"
     theirs = f"rank 1 of 3 refused its arguments: ImportError: {own}"
     got = [of_rank["apart"]["not installed"] for of_rank in equal]

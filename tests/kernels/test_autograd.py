@@ -5,7 +5,6 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from cases import every_day
 from torch.autograd import forward_ad
 
 import attnbook
@@ -104,13 +103,12 @@ def test_a_bias_that_requires_a_gradient_is_refused():
     assert bool((bias.grad != 0).any())
 
 
-@pytest.mark.parametrize("impl", ["numba", "packed"])
-def test_a_bias_that_requires_a_gradient_is_refused_where_the_vjp_is_detached(impl):
+def test_a_bias_that_requires_a_gradient_is_refused_where_the_vjp_is_detached():
     pytest.importorskip("numba", reason="numba is not installed")
     arrays = drawn(*FLAT, (5, 3), (5, 7), dtype=torch.float32)
-    message = f"^bias must not require a gradient for impl='{impl}', got requires_grad=True; "
+    message = "^bias must not require a gradient for impl='packed', got requires_grad=True; "
     with pytest.raises(ValueError, match=message):
-        attnbook.attention_vjp(*arrays[:4], bias=arrays[4], impl=impl)
+        attnbook.attention_vjp(*arrays[:4], bias=arrays[4], impl="packed")
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is:DeprecationWarning")
@@ -128,12 +126,11 @@ def test_forward_mode_is_refused_and_functional_gradients_are_right():
 # Dynamo says so of what it looks at
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning")
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
-@pytest.mark.parametrize("impl", every_day(["packed"], ["numba", "packed"]))
-def test_what_is_compiled_already_is_not_compiled_by_torch(impl):
+def test_what_is_compiled_already_is_not_compiled_by_torch():
     pytest.importorskip("numba", reason="numba is not installed")
 
     def attend(*arrays):
-        return 2 * attnbook.attention(*arrays, impl=impl)
+        return 2 * attnbook.attention(*arrays, impl="packed")
 
     leaves, twins = (drawn(*FLAT, dtype=torch.float32) for _ in range(2))
     found = torch.compile(attend, backend="eager")(*leaves), attend(*twins)

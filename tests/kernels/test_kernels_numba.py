@@ -1,4 +1,4 @@
-"""What the compiled rungs on the CPU alone can get wrong: tiles, chunks, strides, registers.
+"""What the compiled rung on the CPU alone can get wrong: tiles, chunks, strides, registers.
 
 What every rung must do is in test_kernels.py. Here each way to the output is compared with PyTorch
 in float64, in sizes of several tiles.
@@ -20,7 +20,6 @@ import attnbook
 numba = pytest.importorskip("numba")
 from attnbook.compilers import exponentials, register_tiles  # noqa: E402
 from attnbook.compilers.register_tiles import TILES, Tile  # noqa: E402
-from attnbook.kernels import numba as plain  # noqa: E402
 from attnbook.kernels import packed  # noqa: E402
 from attnbook.kernels.numba_loops import backward, products  # noqa: E402
 from attnbook.kernels.numba_loops import forward as panels  # noqa: E402
@@ -28,15 +27,14 @@ from attnbook.kernels.numba_loops.arrays import arrange, restored  # noqa: E402
 from attnbook.kernels.numba_loops.panels import exp  # noqa: E402
 
 HERE = f"packed{register_tiles.lanes()}"
-WAYS = ("numba", "few", *(f"packed{lanes}" for lanes in register_lanes()))
+WAYS = ("few", *(f"packed{lanes}" for lanes in register_lanes()))
 every_way = pytest.mark.parametrize("way", WAYS)
-ways_here = pytest.mark.parametrize("way", ["numba", "few", HERE])
-IMPLS = pytest.mark.parametrize("impl", ["numba", "packed"])
+ways_here = pytest.mark.parametrize("way", ["few", HERE])
 
 
 def run(way, *arguments):
-    """Return output and log_total: by the plain loops, by tiles for so many lanes, or by none."""
-    tile = None if way in ("numba", "few") else TILES[int(way.removeprefix("packed"))]
+    """Return output and log_total: by tiles for so many lanes, or by the loops for few queries."""
+    tile = TILES[register_tiles.lanes() if way == "few" else int(way.removeprefix("packed"))]
     return panels.forward(tile, arguments, few=way == "few")
 
 
@@ -67,7 +65,7 @@ def hidden(n_q, n_k):
 
 
 # Two panels and three tiles at least, of which none is whole; one chunk, and several.
-LONG = {"numba": (67, 149), "few": (2, 2311)} | {f"packed{n}": (19, 283) for n in TILES}
+LONG = {"few": (2, 2311)} | {f"packed{n}": (19, 283) for n in TILES}
 
 
 @every_way
@@ -206,7 +204,7 @@ def test_groups_are_the_axes_that_share_keys():
     value = numbers(5, 6, 4)
     assert arrange(query, key, value, None, None, 1.0, False).work.starts.shape == (6, 15, 2)
     check(HERE, query, key, value, None, None, 1.0, False)
-    check("numba", query, key, value, None, numbers(2, 1, 1, 7, 6), 1.0, True)
+    check(HERE, query, key, value, None, numbers(2, 1, 1, 7, 6), 1.0, True)
 
 
 @ways_here
@@ -219,8 +217,7 @@ def test_log_total_of_sizes_of_zero(way):
     np.testing.assert_allclose(log_total, exact(*some(3, 5))[1], rtol=1e-6)
 
 
-@pytest.mark.parametrize("module", [plain, packed])
-def test_tensors_that_are_negated_when_they_are_read(module):
+def test_tensors_that_are_negated_when_they_are_read():
     """PyTorch keeps the minus of such a tensor, as of `torch.conj(z).imag`, as a bit of it."""
     query, key, value = (torch.tensor(x) for x in some(19, 5))
     lazy = torch.conj(torch.complex(query, query)).imag
@@ -228,8 +225,8 @@ def test_tensors_that_are_negated_when_they_are_read(module):
     rest = (key, value, None, None, 0.3, False)
     found = []
     for x in (lazy, -query):
-        output, log_total = module.forward(x, *rest)
-        found.append((output, *module.backward(x, *rest, output, log_total, output)))
+        output, log_total = packed.forward(x, *rest)
+        found.append((output, *packed.backward(x, *rest, output, log_total, output)))
     for a, b in zip(*found, strict=True):
         assert torch.equal(a, b)
 
@@ -361,29 +358,29 @@ def test_the_tiles_of_the_backward_pass():
 
 
 @numba.njit
-def multiplied(tile, part, a, a_row, a_column, b, c, rows, columns, depth, add):
+def multiplied(tile, a, a_row, a_column, b, c, rows, columns, depth, add):
     if add:
-        products.product_onto(tile, part, a, 0, a_row, a_column, b, c, rows, columns, depth, None)
+        products.product_onto(tile, a, 0, a_row, a_column, b, c, rows, columns, depth, None)
     else:
         products.product(tile, a, 0, a_row, a_column, b, c, rows, columns, depth, None)
 
 
-@pytest.mark.parametrize("lanes", [None, *register_lanes()])
+@pytest.mark.parametrize("lanes", register_lanes())
 @pytest.mark.parametrize("turned", [False, True])
 def test_product(lanes, turned):
     """With rows and depths that do not fill the tile."""
-    tile = backward.TILES[lanes] if lanes else None
+    tile = backward.TILES[lanes]
     rng = np.random.default_rng(4)
-    columns = 64 if tile else 61
+    columns = 96
     for rows, depth in ((1, 1), (7, 5), (29, 8), (96, 31)):
         a = rng.standard_normal((depth, rows) if turned else (rows, depth)).astype(np.float32)
         b = rng.standard_normal((depth, columns)).astype(np.float32)
         c = rng.standard_normal((rows + 5, columns)).astype(np.float32)
         right = (a.T if turned else a).astype(np.float64) @ b
         for add, first in ((False, 0), (True, 2)):
-            to, part = c.copy(), np.empty_like(c)
+            to = c.copy()
             steps = (1, rows) if turned else (depth, 1)
-            multiplied(tile, part, a.ravel(), *steps, b, to[first:], rows, columns, depth, add)
+            multiplied(tile, a.ravel(), *steps, b, to[first:], rows, columns, depth, add)
             np.testing.assert_allclose(
                 to[first : first + rows], right + add * c[first : first + rows], atol=1e-4
             )
@@ -415,27 +412,25 @@ def draw(query, key, value, seed=3, spread=1.0):
     return [x * np.float32(spread) for x in arrays], grad
 
 
-@IMPLS
-def test_nan_reaches_its_own_query_only(impl):
+def test_nan_reaches_its_own_query_only():
     arrays, grad = draw((103, 7), (109, 7), (109, 5))
     arrays[0][5, 2] = np.nan
-    grad_query, *_ = attnbook.attention_vjp(*arrays, grad, impl=impl)
+    grad_query, *_ = attnbook.attention_vjp(*arrays, grad, impl="packed")
     assert np.isnan(grad_query[5]).all()
     assert np.isfinite(np.delete(grad_query, 5, axis=0)).all()
 
 
-@IMPLS
-def test_tensors_and_strides(impl):
+def test_tensors_and_strides():
     """Tensors that need a gradient, transposed inputs and repeated masks give the same bits."""
     arrays, grad = draw((2, 101, 7), (2, 103, 7), (2, 103, 5))
     mask = np.arange(103) % 3 > 0
-    right = attnbook.attention_vjp(*arrays, grad, mask, impl=impl)
+    right = attnbook.attention_vjp(*arrays, grad, mask, impl="packed")
     turned = [np.asfortranarray(x) for x in (*arrays, grad)]
     wide = np.broadcast_to(mask, (2, 101, 103))
     in_torch = [torch.tensor(x, requires_grad=True) for x in (*arrays, grad)]
     for got in (
-        attnbook.attention_vjp(*turned, wide, impl=impl),
-        attnbook.attention_vjp(*in_torch, torch.tensor(mask).expand(2, 101, 103), impl=impl),
+        attnbook.attention_vjp(*turned, wide, impl="packed"),
+        attnbook.attention_vjp(*in_torch, torch.tensor(mask).expand(2, 101, 103), impl="packed"),
     ):
         for ours, other in zip(got, right, strict=True):
             np.testing.assert_array_equal(np.asarray(ours), other)
@@ -459,25 +454,23 @@ def test_work_is_shared_out(monkeypatch):
     assert seen == [1, 2]
 
 
-@IMPLS
-def test_no_matrix_of_weights_is_kept(impl):
+def test_no_matrix_of_weights_is_kept():
     n = 3001
     arrays, grad = draw((n, 4), (n, 4), (n, 4))
     mask = np.broadcast_to(np.arange(n) % 7 > 0, (n, n))
-    attnbook.attention_vjp(*arrays, grad, mask, is_causal=True, impl=impl)
+    attnbook.attention_vjp(*arrays, grad, mask, is_causal=True, impl="packed")
     tracemalloc.start()
-    attnbook.attention_vjp(*arrays, grad, mask, is_causal=True, impl=impl)
+    attnbook.attention_vjp(*arrays, grad, mask, is_causal=True, impl="packed")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < n * n
 
 
-@IMPLS
-def test_keys_that_strides_repeat_have_gradients_of_their_own(impl):
+def test_keys_that_strides_repeat_have_gradients_of_their_own():
     (query, *shared), grad = draw((3, 19, 7), (1, 23, 7), (1, 23, 5))
     key, value = (np.broadcast_to(x, (3, *x.shape[1:])) for x in shared)
-    got = attnbook.attention_vjp(query, key, value, grad, impl=impl)
-    wanted = attnbook.attention_vjp(query, key.copy(), value.copy(), grad, impl=impl)
+    got = attnbook.attention_vjp(query, key, value, grad, impl="packed")
+    wanted = attnbook.attention_vjp(query, key.copy(), value.copy(), grad, impl="packed")
     for ours, right in zip(got, wanted, strict=True):
         np.testing.assert_allclose(ours, right, atol=1e-6)
 
@@ -513,13 +506,12 @@ def cases(draw_one):
     return shapes, options
 
 
-@IMPLS
 @settings(max_examples=examples(20), deadline=None)
 @given(case=cases(), seed=st.integers(0, 2**32 - 1))
-def test_any_shape(impl, case, seed):
+def test_any_shape(case, seed):
     shapes, options = case
     arrays, grad = draw(*shapes, seed=seed)
-    got = attnbook.attention_vjp(*arrays, grad, **options, impl=impl)
+    got = attnbook.attention_vjp(*arrays, grad, **options, impl="packed")
     exact = exact_grads(arrays, grad, **options)
     for ours, right in zip(got, exact, strict=True):
         assert ours.shape == right.shape

@@ -1,1 +1,1 @@
-"""The loops of the rungs *numba* and *packed*, compiled by Numba."""
+"""The loops of the rung *packed*, compiled by Numba."""

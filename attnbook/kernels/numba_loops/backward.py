@@ -1,4 +1,4 @@
-"""The backward pass of the rungs *numba* and *packed*.
+"""The backward pass of the rung *packed*.
 
 FlashAttention-2's order (Dao 2023, section 3.1.2): keys outside, queries inside. No weights were
 kept, so each tile of them is made again from `log_total`. With a tile of scores S and the gradient
@@ -74,8 +74,7 @@ def backward(tile, query, key, value, mask, bias, scale, is_causal, output, log_
     wanted = 1 if n_key_heads >= PIECES else -(-2 * PIECES // max(1, n_key_heads))
     keys = _split(n_k, KEYS, wanted)
     queries = _split(n_q, QUERIES, -(-wanted // len(keys)))
-    width = 1 if tile is None else tile.width
-    grad_q = np.zeros((len(keys), n_rows, d_k + -d_k % width), dtype=np.float32)
+    grad_q = np.zeros((len(keys), n_rows, d_k + -d_k % tile.width), dtype=np.float32)
     grad_k = np.zeros((len(queries), n_key_heads, n_k, d_k), dtype=np.float32)
     grad_v = np.zeros((len(queries), n_key_heads, n_k, d_v), dtype=np.float32)
     if n_rows * n_k * d_v:  # without any, all gradients are 0
@@ -91,7 +90,7 @@ def backward(tile, query, key, value, mask, bias, scale, is_causal, output, log_
         def take(start, stop, part):
             for head, i, j in todo:  # whoever is free takes the next
                 to = (grad_q[i], grad_k[j, head], grad_v[j, head])
-                backward_part(tile, width, work, head, keys[i], queries[j], rows, *to)
+                backward_part(tile, work, head, keys[i], queries[j], rows, *to)
 
         n_products = n_rows * n_k * (3 * d_k + 2 * d_v)
         n_threads = n_threads_for(n_products, worth=WORTH)
@@ -138,24 +137,23 @@ def _sum(parts):
 
 
 @compile_loops
-def backward_part(tile, width, work, head, keys, queries, of_rows, grad_q, grad_k, grad_v):
+def backward_part(tile, work, head, keys, queries, of_rows, grad_q, grad_k, grad_v):
     """Write what a range of keys and a range of queries give to the gradients of one key head.
 
-    tile : `Tile` for `product`, or None.
-    width : of the tile, or 1: rows that are written by `product` are padded to a multiple.
+    tile : `Tile` for `product`, whose rows are padded to multiples of its width.
     keys, queries : (start, stop)
     of_rows : of all rows of the output
         g (· d_v), flat; log_total, where ∞ hides a row; and mean, the row sums of G ⊙ O.
     grad_q : (rows, padded d_k), added to; grad_k (n_k, d_k), grad_v (n_k, d_v), written.
     """
     grad, log_total, mean = of_rows
+    width = tile.width
     d_k, d_v, wide_k = work.d_k, work.d_v, grad_q.shape[-1]
     wide_v = d_v + -d_v % width
     key_t, value_t = zeros(d_k, KEYS), zeros(d_v, KEYS)
     key, query, out = zeros(KEYS, wide_k), zeros(QUERIES, wide_k), zeros(QUERIES, wide_v)
     s, e = zeros(QUERIES, KEYS), zeros(QUERIES, KEYS)
     of_key, of_value = zeros(KEYS, wide_k), zeros(KEYS, wide_v)
-    part = zeros(KEYS, max(wide_k, wide_v))
     later = work.n_k - work.n_q if work.is_causal else work.n_k  # query i sees keys to i + later
     for j in range(keys[0], keys[1], KEYS):
         columns = min(KEYS, keys[1] - j)
@@ -193,10 +191,10 @@ def backward_part(tile, width, work, head, keys, queries, of_rows, grad_q, grad_
                     hide_later(s, i + later - j, rows, columns)
                 weigh(s, e, log_total[place : place + rows], mean[place : place + rows], wide)
                 a, b = s.reshape(s.size), e.reshape(e.size)
-                product_onto(tile, part, a, 0, 1, KEYS, out, of_value, columns, wide_v, rows, None)
-                product_onto(tile, part, b, 0, 1, KEYS, query, of_key, columns, wide_k, rows, None)
+                product_onto(tile, a, 0, 1, KEYS, out, of_value, columns, wide_v, rows, None)
+                product_onto(tile, b, 0, 1, KEYS, query, of_key, columns, wide_k, rows, None)
                 to = grad_q[place : place + rows]
-                product_onto(tile, part, b, 0, KEYS, 1, key, to, rows, wide_k, columns, None)
+                product_onto(tile, b, 0, KEYS, 1, key, to, rows, wide_k, columns, None)
         write(of_key, j, columns, grad_k)
         write(of_value, j, columns, grad_v)
 

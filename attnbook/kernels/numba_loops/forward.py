@@ -1,4 +1,4 @@
-"""The forward pass of the rungs *numba* and *packed*: panels of queries meet all keys.
+"""The forward pass of the rung *packed*: panels of queries meet all keys.
 
 A panel stands one query a column, and meets a tile of keys at a time. The scores of a tile, its
 weights and its weighted sums are then rows that are treated alike, and nothing leaves the inner
@@ -37,11 +37,8 @@ from attnbook.kernels.numba_loops.panels import (
 )
 from attnbook.kernels.numba_loops.products import add_values, product, weigh
 
-WIDTH, KEYS = 128, 64
-"""For the plain loops: queries of a panel, and keys of a tile."""
-
-TILE_KEYS = 128
-"""Keys of a tile whose columns are those of the registers: its scores stay in the inner cache."""
+KEYS = 128
+"""Keys of a tile, whose columns are those of the registers: its scores stay in the inner cache."""
 
 WORTH = 2**20
 """Multiplications that are worth another thread."""
@@ -57,7 +54,7 @@ PIECES, LEAST = 64, 1024
 
 
 def forward(
-    tile: Tile | None, arguments: tuple, *, few: bool, n_threads: int | None = None
+    tile: Tile, arguments: tuple, *, few: bool, n_threads: int | None = None
 ) -> tuple[Array, Array]:
     """Return the output and log_total of the checked `arguments`, by products of a tile's shape.
 
@@ -65,10 +62,9 @@ def forward(
     backward pass makes them in, so it is for calls that none follows.
     """
     query, _, value = arguments[:3]
-    pairs = tile is not None and tile.pairs
-    work, leading, _ = arrange(*arguments, pairs=pairs)
+    work, leading, _ = arrange(*arguments, pairs=tile.pairs)
     few = few and work.starts.shape[2] * work.n_q <= FEW
-    if few and pairs:  # these loops have no words for them
+    if few and tile.pairs:  # these loops have no words for them
         work, leading, _ = arrange(*arguments)
     shape, d_v = (*leading, work.n_q), value.shape[-1]
     n_rows = math.prod(shape)
@@ -87,18 +83,16 @@ def forward(
 
 def _by_panels(tile, work, n_threads):
     n_rows = work.starts.shape[2] * work.n_q
-    width = min(WIDTH, -(-n_rows // 16) * 16) if tile is None else tile.width
-    n_chunks = max(1, min(work.n_k // LEAST, ENOUGH // -(-n_rows // width)))
+    n_chunks = max(1, min(work.n_k // LEAST, ENOUGH // -(-n_rows // tile.width)))
     partial = _partial(work, n_chunks if n_chunks > 1 else 0)
-    sizes = (width, KEYS if tile is None else TILE_KEYS, n_chunks)
 
-    rows, pairs = work.starts[0].size * work.n_q, tile is not None and tile.pairs
+    rows, pairs = work.starts[0].size * work.n_q, tile.pairs
     output = np.empty((rows, -(-work.d_v // 2) if pairs else work.d_v), np.float32)
     ends = np.empty((2, rows))
 
     def take(counter):
-        words = np.empty(TILE_KEYS // 2 * work.d_v, np.uint32) if pairs else None
-        attend(tile, words, work, sizes, counter, partial, output, ends)
+        words = np.empty(KEYS // 2 * work.d_v, np.uint32) if pairs else None
+        attend(tile, words, work, n_chunks, counter, partial, output, ends)
 
     share(take, n_threads)
     if n_chunks > 1:
@@ -133,23 +127,23 @@ def share(function: Callable[..., None], n_threads: int) -> None:
 
 
 @compile_loops
-def attend(tile, words, work, sizes, counter, partial, output, ends):
+def attend(tile, words, work, n_chunks, counter, partial, output, ends):
     """Take panels, or chunks of them, one after the other until `counter` has passed them all.
 
     words : room for the values of a tile of keys in pairs of bfloat16 numbers, or None.
     ends : (2, rows), the maximum and the total of each row of the output, written
     """
-    width, tile_keys, n_chunks = sizes
+    width = tile.width
     n_rows = work.starts.shape[2] * work.n_q
     panels = -(-n_rows // width)
     n_tasks = work.starts.shape[1] * panels * n_chunks
     wide_k, wide_v = work.d_k + -work.d_k % 16, work.d_v + -work.d_v % 16
     panel, limits = aligned(wide_k, width), np.empty(width, np.int32)
     queries, sums = aligned(width, wide_k), aligned(width, wide_v)
-    scores, part = aligned(tile_keys, width), aligned(work.d_v, width)
-    weighted, vectors = aligned(wide_v, width), aligned(6, width)
+    scores, weighted = aligned(KEYS, width), aligned(wide_v, width)
+    vectors = aligned(6, width)
     top, total = vectors[1], vectors[4]
-    space = (queries, panel, limits, scores, part, weighted, vectors)
+    space = (queries, panel, limits, scores, weighted, vectors)
     while True:
         i = claim(counter)
         if i >= n_tasks:
@@ -174,11 +168,11 @@ def attend(tile, words, work, sizes, counter, partial, output, ends):
 @compile_fused
 def meet(tile, work, task, start, stop, space, words):
     """Let a panel of queries meet the keys from `start` to `stop`."""
-    queries, panel, limits, scores, part, weighted, vectors = space
+    queries, panel, limits, scores, weighted, vectors = space
     below, top, safe = vectors[0], vectors[1], vectors[2]
     factor, total, tile_total = vectors[3], vectors[4], vectors[5]
     head, first, rows = task
-    tile_keys, width = scores.shape
+    width = tile.width
     lowest, highest = gather(tile, work, head, first, rows, queries, panel, limits, words)
     if words is None:
         step, depth = 1, work.d_k
@@ -189,7 +183,7 @@ def meet(tile, work, task, start, stop, space, words):
     end, key, keys = min(stop, highest + 1), start, 0
     while key + keys < end:
         key += keys  # first those that all queries see, then the others
-        keys = min(tile_keys, (lowest + 1 if key <= lowest else end) - key, end - key)
+        keys = min(KEYS, (lowest + 1 if key <= lowest else end) - key, end - key)
         allowed = rows * keys
         if work.has_mask:
             allowed = count_seen(work, head, first, rows, key, keys)
@@ -206,6 +200,6 @@ def meet(tile, work, task, start, stop, space, words):
         step_up(top, below, factor, safe, work.unit)
         weigh(tile, scores, keys, safe, tile_total, work.unit, words)
         at = work.starts[VALUE, head, 0] + key * work.value_row
-        add_values(tile, part, work, at, words, scores, weighted, keys, factor)
+        add_values(tile, work, at, words, scores, weighted, keys, factor)
         for r in range(width):
             total[r] = total[r] * factor[r] + tile_total[r]

@@ -47,14 +47,9 @@ def aligned(rows, width):
 def turn(tile, a, b):
     """Set B to the transpose of A, whose sides are multiples of a tile's lanes."""
     n, m = a.shape
-    if tile is None:
-        for j in range(m):
-            for i in range(n):
-                b[j, i] = a[i, j]
-    else:
-        for i in range(0, n, tile.lanes):
-            for j in range(0, m, tile.lanes):
-                transpose(tile, a, i * m + j, m, b, j * n + i, n)
+    for i in range(0, n, tile.lanes):
+        for j in range(0, m, tile.lanes):
+            transpose(tile, a, i * m + j, m, b, j * n + i, n)
 
 
 @compile_fused
