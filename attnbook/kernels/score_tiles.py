@@ -1,7 +1,7 @@
 """Tiles of scores in plain array code, and one head after the other."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from array_api_compat import device
@@ -22,15 +22,25 @@ def later(rows: slice, columns: slice, n_q: int, n_k: int) -> bool:
     return columns.start > rows.stop - 1 + n_k - n_q
 
 
-def visited(mask: Any, is_causal: bool, n_q: int, n_k: int, of_rows: int, of_columns: int) -> Any:
-    """Return a function that says of tile (i, j) whether it is to be made, and with which mask."""
-    if not n_q:
-        return lambda i, j: (False, None)
-    if isinstance(mask, Intervals):
-        kinds = mask.tiles(of_rows, of_columns)
-        return lambda i, j: (kinds[i, j] != HIDDEN, None if kinds[i, j] == WHOLE else mask)
-    rows, columns = tiles(n_q, of_rows), tiles(n_k, of_columns)
-    return lambda i, j: (not (is_causal and later(rows[i], columns[j], n_q, n_k)), mask)
+def visited(
+    mask: Any, is_causal: bool, n_q: int, n_k: int, of_rows: int, of_columns: int
+) -> Callable[[int], Iterator[tuple[int, slice, Any]]]:
+    """Return a function of the tile of queries i that yields the tiles of keys which it sees.
+
+    Of each it yields the number, the keys, and the mask to apply, None where intervals show all.
+    """
+    rows_of, columns_of = tiles(n_q, of_rows), tiles(n_k, of_columns)
+    kinds = mask.tiles(of_rows, of_columns) if isinstance(mask, Intervals) else None
+
+    def of_tile(i: int) -> Iterator[tuple[int, slice, Any]]:
+        for j, columns in enumerate(columns_of if n_q else ()):
+            if kinds is not None:
+                if kinds[i, j] != HIDDEN:
+                    yield j, columns, None if kinds[i, j] == WHOLE else mask
+            elif not (is_causal and later(rows_of[i], columns, n_q, n_k)):
+                yield j, columns, mask
+
+    return of_tile
 
 
 def tile_of(x: Any, rows: slice, columns: slice) -> Any:

@@ -71,13 +71,10 @@ def forward_of_head(
     xp = array_namespace(q)
     n_q, n_k = q.shape[0], k.shape[0]
     outputs, log_totals = [], []
-    visits = visited(mask, is_causal, n_q, n_k, ROWS, COLUMNS)
+    seen_by = visited(mask, is_causal, n_q, n_k, ROWS, COLUMNS)
     for i, rows in enumerate(tiles(n_q, ROWS) or [slice(0, 0)]):
         state = None
-        for j, columns in enumerate(tiles(n_k, COLUMNS)):
-            is_seen, to_hide = visits(i, j)
-            if not is_seen:
-                continue
+        for _, columns, to_hide in seen_by(i):
             scores = tile_scores(q, k, to_hide, bias, scale, is_causal, rows, columns)
             part = read_of(scores, v[columns, :])
             state = part if state is None else merge_of(state, part)
@@ -140,12 +137,9 @@ def backward_of_head(
     rows_of, columns_of = tiles(n_q, ROWS), tiles(n_k, COLUMNS)
     grad_query = [0] * len(rows_of)
     grad_key, grad_value = [0] * len(columns_of), [0] * len(columns_of)
-    visits = visited(mask, is_causal, n_q, n_k, ROWS, COLUMNS)
+    seen_by = visited(mask, is_causal, n_q, n_k, ROWS, COLUMNS)
     for i, rows in enumerate(rows_of):
-        for j, columns in enumerate(columns_of):
-            is_seen, to_hide = visits(i, j)
-            if not is_seen:
-                continue
+        for j, columns, to_hide in seen_by(i):
             scores = tile_scores(q, k, to_hide, bias, scale, is_causal, rows, columns)
             weights = xp.exp(scores - maximum[rows, :] - log_total[rows, :])
             of_rows = grad_output[rows, :]

@@ -16,7 +16,7 @@ PAGES = {
 BOX = re.compile(r"^(:{3,})\{(\w+)\}([^\n]*)\n(?::class: ([^\n]*)\n)?(.*?)^\1$", re.S | re.M)
 CODE = re.compile(
     r"`check[._]\w+\(|\b[Ww]rite (?:a function|a matrix |a class )?`|^ {4}assert |\bby drawing\b"
-    r"|\b[Gg]ive `\w+` an? ",
+    r"|\b[Gg]ive `\w+` an? |\b[Cc]ompute `\w+`",
     re.M,
 )
 """What a text says that asks for code."""
@@ -42,6 +42,7 @@ def asks_for_code(title, body):
         ("Write a matrix `W` that looks back.", True),
         ("    assert f(3) == 4\n", True),
         ("Check your number by drawing 1,000 keys.", True),
+        ("Compute `state` after three tokens.", True),
         ("Find its weights with the pencil. Write down a guess.", False),
         ("What are the shapes of `W_Q`?", False),
     ],
