@@ -189,6 +189,7 @@ def meet(tile, work, task, start, stop, space, words):
         step, depth = 2, work.d_k // 2
     clear(weighted, total, top, below)
     end, key, keys = min(stop, highest + 1), start, 0
+    sure = start  # all keys from the present one to this one are seen by all, by their ranges
     while key + keys < end:
         key += keys  # first those that all queries see, then the others
         keys = min(KEYS, (lowest + 1 if key <= lowest else end) - key, end - key)
@@ -197,11 +198,11 @@ def meet(tile, work, task, start, stop, space, words):
             allowed = count_seen(work, head, first, rows, key, keys)
             if allowed == 0:
                 continue
-        if work.has_ranges:
-            key, keys, whole = next_seen(work, head, first, rows, key, end, KEYS)
+        if work.has_ranges and key + keys > sure:
+            key, keys, sure = next_seen(work, head, first, rows, key, end, KEYS)
             if keys == 0:
                 break
-            allowed = rows * keys if whole else 0
+            allowed = rows * keys if key + keys <= sure else 0
         row = work.key_row
         at = work.starts[KEY, head, 0] + key * row
         if work.has_bias or allowed < rows * keys or key + keys - 1 > lowest:

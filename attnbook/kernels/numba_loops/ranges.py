@@ -5,6 +5,8 @@ sees, so the work is proportional to the tiles that are seen, and they hide keys
 some rows see in part.
 """
 
+import itertools
+
 import numpy as np
 
 from attnbook.compilers.jit import compile_fused
@@ -43,13 +45,13 @@ def range_at(work, at, which, end):
 
 @compile_fused
 def next_seen(work, head, first, rows, key, end, most):
-    """Return the next tile of keys that some rows see, and whether all rows see all of it.
+    """Return the next tile of keys that some rows see, and how far all rows see all keys.
 
     Returns
     -------
     key : the first key from `key` on that a row sees, or `end`
     keys : at most `most`; the last of them is seen, too. 0 if there are no more
-    whole : whether every row sees every key of them
+    sure : from `key` to this one, exclusive, every row sees every key
     """
     begin, latest, earliest = end, key, end  # start of a range, and stop
     group, i = divmod(first, work.n_q)
@@ -60,8 +62,9 @@ def next_seen(work, head, first, rows, key, end, most):
         latest, earliest = max(latest, start), min(earliest, stop)
         group, i = following(group, i, work.n_q)
     limit = min(begin + most, end)
-    if begin == end or (latest <= begin and earliest >= limit):
-        return begin, limit - begin, True
+    sure = earliest if latest <= begin else begin
+    if begin == end or sure >= limit:
+        return begin, limit - begin, sure
     last = begin
     group, i = divmod(first, work.n_q)
     for _ in range(rows):
@@ -75,7 +78,7 @@ def next_seen(work, head, first, rows, key, end, most):
         if last == limit:
             break
         group, i = following(group, i, work.n_q)
-    return begin, last - begin, latest <= begin and earliest >= last
+    return begin, last - begin, sure
 
 
 @compile_fused
@@ -122,7 +125,7 @@ def longest_first(work: Work, width: int, n_chunks: int) -> np.ndarray:
     for groups in sequence:
         of_chunk = (
             (np.clip(stops[groups], a, b) - np.clip(starts[groups], a, b)).sum(axis=-1).ravel()
-            for a, b in zip(bounds, bounds[1:], strict=False)
+            for a, b in itertools.pairwise(bounds)
         )
         seen.append(np.stack([np.add.reduceat(x, firsts) for x in of_chunk], axis=-1).ravel())
     of_head = np.stack(seen)
