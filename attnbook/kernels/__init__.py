@@ -110,7 +110,10 @@ LADDER = (
         reads_intervals=True,
     ),
     Kernel("threads", ("numpy",), "cpu", (), "threadpoolctl", "tiled", "tiles on all cores"),
-    Kernel("packed", _CPU, "cpu", _SINGLE, "numba", "tiled", "compiled tiles in registers", True),
+    Kernel(
+        *("packed", _CPU, "cpu", _SINGLE, "numba", "tiled", "compiled tiles in registers"),
+        *(True, True),
+    ),
     Kernel("cupy_tiled", ("cupy",), "cuda", _SINGLE, "cupy", "tiled", "tiles in shared memory"),
     Kernel("triton", ("torch",), "cuda", _SINGLE, "triton", "tiled", "Tensor Cores (16 bit)", True),
 )

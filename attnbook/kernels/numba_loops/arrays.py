@@ -1,6 +1,7 @@
 """Arrays of any shape as the compiled loops read them: flat, with a place for every head.
 
-Nothing of n_q · n_k numbers is made: a mask or a bias that is broadcast keeps a stride of 0.
+Nothing of n_q · n_k numbers is made: a mask or a bias that is broadcast keeps a stride of 0, and
+the ranges of keys that a rule lets queries see remain ranges.
 """
 
 import functools
@@ -10,8 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnbook.arrays.array import Array, broadcast_shapes, dtype_name
+from attnbook.arrays.intervals import Intervals
 
-QUERY, KEY, VALUE, MASK, BIAS, OUTPUT = range(6)
+_NO_RANGES = (np.zeros((1, 1), np.int32), np.zeros((1, 1), np.int32))
+
+QUERY, KEY, VALUE, MASK, BIAS, RANGES, OUTPUT = range(7)
 """The places of `Work.starts` along its first axis."""
 
 
@@ -23,7 +27,9 @@ class Work(NamedTuple):
     value: np.ndarray
     mask: np.ndarray
     bias: np.ndarray
-    starts: np.ndarray  # (6, heads, groups): of each of these, and of the rows of the output
+    range_starts: np.ndarray  # of the `Intervals`, int32, and their stops
+    range_stops: np.ndarray
+    starts: np.ndarray  # (7, heads, groups): of each of these, and of the rows of the output
     n_q: int
     n_k: int
     d_k: int
@@ -35,8 +41,10 @@ class Work(NamedTuple):
     bias_row: int
     mask_column: int
     bias_column: int
+    n_ranges: int  # of a query: its row of them
     has_mask: bool
     has_bias: bool
+    has_ranges: bool
     is_causal: bool
     scale: np.float32
     unit: np.float32  # of scores: 1, or what is left of the scale where queries are bfloat16
@@ -54,7 +62,7 @@ def arrange(query, key, value, mask, bias, scale, is_causal, repeats_are_shared=
     """Return the `Arranged` arrays; copies only what is not float32, or strangely strided.
 
     With `pairs`, query, key and value are the bits of bfloat16 numbers, and queries are scaled by
-    a power of two alone, so that they remain such numbers.
+    a power of two alone, so that they remain such numbers. `mask` may be `Intervals`.
 
     Along the leading axes where neither key nor value changes, the queries share their keys: these
     axes are the groups, all others the heads. Keys that strides of 0 repeat along an axis are not
@@ -68,14 +76,18 @@ def arrange(query, key, value, mask, bias, scale, is_causal, repeats_are_shared=
         all(x.ndim < n_axes + 2 or x.shape[-n_axes - 2] == 1 for x in deciding)
         for n_axes in range(len(leading), 0, -1)
     )
+    ranges = _NO_RANGES
+    if isinstance(mask, Intervals):
+        ranges, mask = (mask.starts, mask.stops), None
     hidden = np.zeros((1, 1), np.uint8) if mask is None else _once(mask).view(np.uint8)
     added = np.zeros((1, 1), np.float32) if bias is None else float32(_once(bias))
     d_k, d_v = max(d_k, 1), max(d_v, 1)
-    matrices = ((n_q, d_k), (n_k, d_k), (n_k, d_v), (n_q, n_k), (n_q, n_k))
+    n_ranges = ranges[0].shape[-1]
+    matrices = ((n_q, d_k), (n_k, d_k), (n_k, d_v), (n_q, n_k), (n_q, n_k), (n_q, n_ranges))
     numbers, strides = zip(
         *(
             _flat(x, (*leading, *matrix))
-            for x, matrix in zip((*vectors, hidden, added), matrices, strict=True)
+            for x, matrix in zip((*vectors, hidden, added, ranges[0]), matrices, strict=True)
         ),
         strict=True,
     )
@@ -84,10 +96,10 @@ def arrange(query, key, value, mask, bias, scale, is_causal, repeats_are_shared=
     rows, columns = zip(*(of[-2:] for of in strides), strict=True)
     work = Work._make(
         (
-            *(*numbers, starts),
-            *(n_q, n_k, d_k, d_v, *rows, columns[MASK], columns[BIAS]),
-            *(mask is not None, bias is not None, is_causal, np.float32(scale / unit)),
-            np.float32(unit),
+            *(*numbers, _read_only(ranges[1].reshape(-1).view()), starts),
+            *(n_q, n_k, d_k, d_v, *rows[:RANGES], columns[MASK], columns[BIAS], n_ranges),
+            *(mask is not None, bias is not None, ranges is not _NO_RANGES, is_causal),
+            *(np.float32(scale / unit), np.float32(unit)),
         )
     )
     of_keys = tuple(1 if both else n for n, both in zip(leading, shared, strict=True))
@@ -102,8 +114,8 @@ def _starts(leading, shared, n_q, steps):
     n_groups = math.prod(n for n, is_shared in zip(leading, shared, strict=True) if is_shared)
     rows_of_output = np.cumprod([n_q, *leading[:0:-1]])[::-1]  # between two along each axis
     steps = np.array([*steps, rows_of_output[: len(leading)]], np.int64)
-    starts = steps.reshape(6, len(leading)) @ indices.reshape(len(leading), math.prod(leading))
-    return _read_only(starts.reshape(6, -1 if n_groups else 0, n_groups))
+    starts = steps.reshape(7, len(leading)) @ indices.reshape(len(leading), math.prod(leading))
+    return _read_only(starts.reshape(7, -1 if n_groups else 0, n_groups))
 
 
 def restored(x: np.ndarray, like: Array, exact: bool = False) -> Array:

@@ -26,6 +26,7 @@ import math
 
 import numpy as np
 
+from attnbook.arrays.intervals import Intervals
 from attnbook.arrays.threads import in_parts, n_threads_for
 from attnbook.compilers.jit import compile_fused, compile_inner, compile_loops, read_only
 from attnbook.compilers.register_tiles import Tile
@@ -41,6 +42,8 @@ from attnbook.kernels.numba_loops.arrays import (
 )
 from attnbook.kernels.numba_loops.panels import add_bias, count_seen, exp, hide_masked
 from attnbook.kernels.numba_loops.products import product, product_onto
+from attnbook.kernels.numba_loops.ranges import all_seen, hide_unseen
+from attnbook.kernels.numba_loops.runs import NO_RUNS, runs_at, runs_of, seen_in_pieces
 
 TILES = {16: Tile(16, 12, 2), 8: Tile(8, 6, 2), 4: Tile(4, 6, 2)}
 """By numbers in a vector: 24 of AVX-512's 32 registers hold sums, 12 of 16 elsewhere."""
@@ -84,13 +87,22 @@ def backward(tile, query, key, value, mask, bias, scale, is_causal, output, log_
         mean = np.empty(n_rows, dtype=np.float32)
         row_sums(read_only(out), read_only(grad), mean)
         rows = tuple(read_only(x) for x in (grad.reshape(-1), shift, mean))
-        pieces = itertools.product(range(n_key_heads), range(len(keys)), range(len(queries)))
-        todo = iter(list(pieces))
+        pieces = list(itertools.product(range(n_key_heads), range(len(keys)), range(len(queries))))
+        runs = NO_RUNS
+        if isinstance(mask, Intervals):
+            runs = mask.made(("runs", QUERIES, KEYS), lambda: runs_of(mask, QUERIES, KEYS))
+            bounds = [
+                [(a // size, -(-b // size)) for a, b in x]
+                for x, size in ((keys, KEYS), (queries, QUERIES))
+            ]
+            seen = seen_in_pieces(work, runs, *bounds)
+            pieces.sort(key=lambda piece: -seen[piece])
+        todo = iter(pieces)
 
         def take(start, stop, part):
             for head, i, j in todo:  # whoever is free takes the next
                 to = (grad_q[i], grad_k[j, head], grad_v[j, head])
-                backward_part(tile, work, head, keys[i], queries[j], rows, *to)
+                backward_part(tile, work, head, keys[i], queries[j], runs, rows, *to)
 
         n_products = n_rows * n_k * (3 * d_k + 2 * d_v)
         n_threads = n_threads_for(n_products, worth=WORTH)
@@ -137,11 +149,12 @@ def _sum(parts):
 
 
 @compile_loops
-def backward_part(tile, work, head, keys, queries, of_rows, grad_q, grad_k, grad_v):
+def backward_part(tile, work, head, keys, queries, runs, of_rows, grad_q, grad_k, grad_v):
     """Write what a range of keys and a range of queries give to the gradients of one key head.
 
     tile : `Tile` for `product`, whose rows are padded to multiples of its width.
     keys, queries : (start, stop)
+    runs : of tiles that are seen, from `runs_of`; not read where there are no ranges.
     of_rows : of all rows of the output
         g (· d_v), flat; log_total, where ∞ hides a row; and mean, the row sums of G ⊙ O.
     grad_q : (rows, padded d_k), added to; grad_k (n_k, d_k), grad_v (n_k, d_v), written.
@@ -168,33 +181,47 @@ def backward_part(tile, work, head, keys, queries, of_rows, grad_q, grad_k, grad
         transpose(work.value, work.starts[VALUE, head, 0] + j * row, row, columns, value_t)
         for group in range(work.starts.shape[2]):
             first = max(queries[0], j - later)  # queries before it see none of these keys
-            for i in range(first - (first - queries[0]) % QUERIES, queries[1], QUERIES):
-                rows, member = min(QUERIES, queries[1] - i), group * work.n_q + i
-                seen = rows * columns
-                if work.has_mask:
-                    seen = count_seen(work, head, member, rows, j, columns)
-                    if seen == 0:
-                        continue
-                row = work.query_row
-                at = work.starts[QUERY, head, group] + i * row
-                copy_rows(work.query, at, row, rows, d_k, work.scale, query)
-                place = work.starts[OUTPUT, head, group] + i
-                copy_rows(grad, place * d_v, d_v, rows, d_v, _ONE, out)
-                a, b = query.reshape(query.size), out.reshape(out.size)
-                product(tile, a, 0, wide_k, 1, key_t, s, rows, wide, d_k, None)
-                product(tile, b, 0, wide_v, 1, value_t, e, rows, wide, d_v, None)
-                if work.has_bias:
-                    add_bias(work, head, member, rows, j, columns, s.T)
-                if seen < rows * columns:
-                    hide_masked(work, head, member, rows, j, columns, s.T)
-                if j + columns - 1 > i + later:
-                    hide_later(s, i + later - j, rows, columns)
-                weigh(s, e, log_total[place : place + rows], mean[place : place + rows], wide)
-                a, b = s.reshape(s.size), e.reshape(e.size)
-                product_onto(tile, a, 0, 1, KEYS, out, of_value, columns, wide_v, rows, None)
-                product_onto(tile, b, 0, 1, KEYS, query, of_key, columns, wide_k, rows, None)
-                to = grad_q[place : place + rows]
-                product_onto(tile, b, 0, KEYS, 1, key, to, rows, wide_k, columns, None)
+            first -= (first - queries[0]) % QUERIES
+            run, after = 0, 1
+            if work.has_ranges:
+                run, after = runs_at(work, runs, head, group, j // KEYS)
+            for which in range(run, after):
+                start, stop = first, queries[1]
+                if work.has_ranges:
+                    start = max(start, runs.starts[which] * QUERIES)
+                    stop = min(stop, runs.stops[which] * QUERIES)
+                for i in range(start, stop, QUERIES):
+                    rows, member = min(QUERIES, queries[1] - i), group * work.n_q + i
+                    seen = rows * columns
+                    if work.has_mask:
+                        seen = count_seen(work, head, member, rows, j, columns)
+                        if seen == 0:
+                            continue
+                    if work.has_ranges and not all_seen(work, head, member, rows, j, columns):
+                        seen = 0
+                    row = work.query_row
+                    at = work.starts[QUERY, head, group] + i * row
+                    copy_rows(work.query, at, row, rows, d_k, work.scale, query)
+                    place = work.starts[OUTPUT, head, group] + i
+                    copy_rows(grad, place * d_v, d_v, rows, d_v, _ONE, out)
+                    a, b = query.reshape(query.size), out.reshape(out.size)
+                    product(tile, a, 0, wide_k, 1, key_t, s, rows, wide, d_k, None)
+                    product(tile, b, 0, wide_v, 1, value_t, e, rows, wide, d_v, None)
+                    if work.has_bias:
+                        add_bias(work, head, member, rows, j, columns, s.T)
+                    if work.has_ranges:
+                        if seen < rows * columns:
+                            hide_unseen(work, head, member, rows, j, columns, s.T)
+                    elif seen < rows * columns:
+                        hide_masked(work, head, member, rows, j, columns, s.T)
+                    if j + columns - 1 > i + later:
+                        hide_later(s, i + later - j, rows, columns)
+                    weigh(s, e, log_total[place : place + rows], mean[place : place + rows], wide)
+                    a, b = s.reshape(s.size), e.reshape(e.size)
+                    product_onto(tile, a, 0, 1, KEYS, out, of_value, columns, wide_v, rows, None)
+                    product_onto(tile, b, 0, 1, KEYS, query, of_key, columns, wide_k, rows, None)
+                    to = grad_q[place : place + rows]
+                    product_onto(tile, b, 0, KEYS, 1, key, to, rows, wide_k, columns, None)
         write(of_key, j, columns, grad_k)
         write(of_value, j, columns, grad_v)
 

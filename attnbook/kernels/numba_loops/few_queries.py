@@ -13,6 +13,7 @@ from attnbook.compilers.register_tiles import claim, prefetch
 from attnbook.kernels.numba_loops.arrays import KEY, OUTPUT, QUERY, VALUE
 from attnbook.kernels.numba_loops.panels import add_bias, exp, hide_masked
 from attnbook.kernels.numba_loops.products import four
+from attnbook.kernels.numba_loops.ranges import hide_unseen, next_seen
 
 KEYS = 32
 """Keys of a block; what is asked for ahead is to wait in the nearest cache."""
@@ -56,6 +57,8 @@ def hide(work, head, key, keys, scores):
         add_bias(work, head, 0, n_rows, key, keys, scores.T)
     if work.has_mask:
         hide_masked(work, head, 0, n_rows, key, keys, scores.T)
+    if work.has_ranges:
+        hide_unseen(work, head, 0, n_rows, key, keys, scores.T)
     if work.is_causal:
         for r in range(n_rows):
             for j in range(max(0, r % work.n_q + work.n_k - work.n_q + 1 - key), keys):
@@ -136,10 +139,16 @@ def attend_few(work, n_chunks, counter, partial):
                 queries[r, c] = work.query[at + c] * work.scale
         weighted[:], total[:], top[:] = _ZERO, _ZERO, _HIDDEN
         stop = work.n_k * (chunk + 1) // n_chunks
-        for key in range(work.n_k * chunk // n_chunks, stop, KEYS):
+        key, keys = work.n_k * chunk // n_chunks, 0
+        while key + keys < stop:
+            key += keys
             keys = min(KEYS, stop - key)
+            if work.has_ranges:
+                key, keys, _ = next_seen(work, head, 0, n_rows, key, stop, KEYS)
+                if keys == 0:
+                    break
             score(work, head, key, keys, queries, scores)
-            if work.has_mask or work.has_bias or work.is_causal:
+            if work.has_mask or work.has_bias or work.has_ranges or work.is_causal:
                 hide(work, head, key, keys, scores)
             for r in range(n_rows):
                 row = scores[r, :keys]

@@ -19,10 +19,11 @@ from collections.abc import Callable
 import numpy as np
 
 from attnbook.arrays.array import Array
+from attnbook.arrays.intervals import Intervals
 from attnbook.arrays.threads import in_parts, n_threads_for
 from attnbook.compilers.jit import compile_fused, compile_loops
 from attnbook.compilers.register_tiles import Tile, claim
-from attnbook.kernels.numba_loops.arrays import KEY, VALUE, Work, arrange, restored
+from attnbook.kernels.numba_loops.arrays import KEY, RANGES, VALUE, Work, arrange, restored
 from attnbook.kernels.numba_loops.few_queries import attend_few, merge
 from attnbook.kernels.numba_loops.panels import (
     aligned,
@@ -36,6 +37,7 @@ from attnbook.kernels.numba_loops.panels import (
     write,
 )
 from attnbook.kernels.numba_loops.products import add_values, product, weigh
+from attnbook.kernels.numba_loops.ranges import longest_first, next_seen
 
 KEYS = 128
 """Keys of a tile, whose columns are those of the registers: its scores stay in the inner cache."""
@@ -72,7 +74,7 @@ def forward(
         size = n_rows * work.n_k * (work.d_k + work.d_v)
         n_threads = n_threads_for(size, n_threads, WORTH)
         make = _without_tiles if few else _by_panels
-        output, (top, total) = make(tile, work, n_threads)
+        output, (top, total) = make(tile, work, arguments[3], n_threads)
     else:
         output, (top, total) = np.zeros((n_rows, work.d_v), np.float32), np.zeros((2, n_rows))
     with np.errstate(divide="ignore"):
@@ -81,7 +83,7 @@ def forward(
     return restored(output, query), restored(log_total.reshape(*shape, 1), query, exact=True)
 
 
-def _by_panels(tile, work, n_threads):
+def _by_panels(tile, work, mask, n_threads):
     n_rows = work.starts.shape[2] * work.n_q
     n_chunks = max(1, min(work.n_k // LEAST, ENOUGH // -(-n_rows // tile.width)))
     partial = _partial(work, n_chunks if n_chunks > 1 else 0)
@@ -89,10 +91,14 @@ def _by_panels(tile, work, n_threads):
     rows, pairs = work.starts[0].size * work.n_q, tile.pairs
     output = np.empty((rows, -(-work.d_v // 2) if pairs else work.d_v), np.float32)
     ends = np.empty((2, rows))
+    order = np.empty(0, np.int64)  # for work that is all alike, or longest at the end
+    if isinstance(mask, Intervals):
+        key = ("order", work.starts[RANGES].tobytes(), work.starts.shape, tile.width, n_chunks)
+        order = mask.made(key, lambda: longest_first(work, tile.width, n_chunks))
 
     def take(counter):
         words = np.empty(KEYS // 2 * work.d_v, np.uint32) if pairs else None
-        attend(tile, words, work, n_chunks, counter, partial, output, ends)
+        attend(tile, words, work, n_chunks, order, counter, partial, output, ends)
 
     share(take, n_threads)
     if n_chunks > 1:
@@ -100,7 +106,7 @@ def _by_panels(tile, work, n_threads):
     return output.view(np.uint16) if pairs else output, ends
 
 
-def _without_tiles(tile, work, n_threads):
+def _without_tiles(tile, work, mask, n_threads):
     n_chunks = max(1, min(work.n_k // LEAST, PIECES))
     partial = _partial(work, n_chunks)
     share(lambda counter: attend_few(work, n_chunks, counter, partial), n_threads)
@@ -127,10 +133,11 @@ def share(function: Callable[..., None], n_threads: int) -> None:
 
 
 @compile_loops
-def attend(tile, words, work, n_chunks, counter, partial, output, ends):
+def attend(tile, words, work, n_chunks, order, counter, partial, output, ends):
     """Take panels, or chunks of them, one after the other until `counter` has passed them all.
 
     words : room for the values of a tile of keys in pairs of bfloat16 numbers, or None.
+    order : of the tasks, from `longest_first`; not read where there are no ranges.
     ends : (2, rows), the maximum and the total of each row of the output, written
     """
     width = tile.width
@@ -148,7 +155,8 @@ def attend(tile, words, work, n_chunks, counter, partial, output, ends):
         i = claim(counter)
         if i >= n_tasks:
             break
-        place, chunk = divmod(n_tasks - 1 - i, n_chunks)  # under a causal mask the longest first
+        task = order[i] if work.has_ranges else n_tasks - 1 - i  # the longest first, if causal
+        place, chunk = divmod(task, n_chunks)
         head, first = place // panels, place % panels * width
         rows = min(width, n_rows - first)
         start, stop = work.n_k * chunk // n_chunks, work.n_k * (chunk + 1) // n_chunks
@@ -181,6 +189,7 @@ def meet(tile, work, task, start, stop, space, words):
         step, depth = 2, work.d_k // 2
     clear(weighted, total, top, below)
     end, key, keys = min(stop, highest + 1), start, 0
+    sure = start  # all keys from the present one to this one are seen by all, by their ranges
     while key + keys < end:
         key += keys  # first those that all queries see, then the others
         keys = min(KEYS, (lowest + 1 if key <= lowest else end) - key, end - key)
@@ -189,6 +198,11 @@ def meet(tile, work, task, start, stop, space, words):
             allowed = count_seen(work, head, first, rows, key, keys)
             if allowed == 0:
                 continue
+        if work.has_ranges and key + keys > sure:
+            key, keys, sure = next_seen(work, head, first, rows, key, end, KEYS)
+            if keys == 0:
+                break
+            allowed = rows * keys if key + keys <= sure else 0
         row = work.key_row
         at = work.starts[KEY, head, 0] + key * row
         if work.has_bias or allowed < rows * keys or key + keys - 1 > lowest:

@@ -12,6 +12,7 @@ from attnbook.compilers.exponentials import LOG2_E, TO_INTEGER, exp2_coefficient
 from attnbook.compilers.jit import compile_fused
 from attnbook.compilers.layouts import pair, transpose
 from attnbook.kernels.numba_loops.arrays import BIAS, MASK, OUTPUT, QUERY
+from attnbook.kernels.numba_loops.ranges import following, hide_unseen
 
 _C0, _C1, _C2, _C3, _C4, _C5 = (np.float32(c) for c in exp2_coefficients())
 _LOG2_E, _TO_INTEGER, _LOWEST = np.float32(LOG2_E), np.float32(TO_INTEGER), np.float32(-127)
@@ -50,12 +51,6 @@ def turn(tile, a, b):
     for i in range(0, n, tile.lanes):
         for j in range(0, m, tile.lanes):
             transpose(tile, a, i * m + j, m, b, j * n + i, n)
-
-
-@compile_fused
-def following(group, i, n_q):
-    """Return the group and the query of the next row; to divide for each would take longer."""
-    return (group, i + 1) if i + 1 < n_q else (group + 1, 0)
 
 
 @compile_fused
@@ -152,7 +147,10 @@ def hide(work, head, first, rows, key, keys, allowed, limits, lowest, scores):
     """Add the bias to a tile of scores, and hide what its queries may not see."""
     if work.has_bias:
         add_bias(work, head, first, rows, key, keys, scores)
-    if allowed < rows * keys:
+    if work.has_ranges:
+        if allowed < rows * keys:
+            hide_unseen(work, head, first, rows, key, keys, scores)
+    elif allowed < rows * keys:
         hide_masked(work, head, first, rows, key, keys, scores)
     if key + keys - 1 > lowest:
         hide_later(limits, key, keys, scores)
