@@ -49,7 +49,7 @@ def tile_of(rows, head, start, BLOCK: tl.constexpr, D: tl.constexpr):
     An array that the heads along an axis share has one element there.
     """
     if hasattr(rows, "pointer"):  # `Pointers`, for a GPU without TMA
-        first = head_of(rows.pointer, rows.strides, head) + start.to(tl.int64) * rows.strides[3]
+        first = head_of(rows.pointer, rows.strides, head) + rows.strides[3].to(tl.int64) * start
         row, column = tl.arange(0, BLOCK)[:, None], tl.arange(0, D)[None, :]
         there = (start + row < rows.n) & (column < rows.d)
         tile = tl.load(first + (row * rows.strides[3] + column), mask=there, other=0.0)
