@@ -60,7 +60,7 @@ SINGLE = {
 SINGLE_BY_POINTER = SINGLE | {
     "forward": (
         *({0: Tile(16, 32, 4, 1, 255, apart=False)},) * 2,
-        {0: Tile(16, 32, 8, 1, 255, apart=False)},
+        {0: Tile(16, 16, 4, 1, 255, apart=False)},
     ),
     "queries": ({0: Tile(16, 16, 4, 1, 255, apart=False)},) * 3,
     "decode": (
@@ -102,6 +102,7 @@ BLACKWELL = HOPPER | {
         {0: Tile(64, 128, 8, 2), SHARED: Tile(64, 64, 8, 2, apart=False)},
         {0: Tile(32, 64, 8, 2, apart=False), SHARED: Tile(64, 32, 8, 1, apart=False)},
     ),
+    "decode": ({0: Tile(0, 128, 4, 4)}, {0: Tile(0, 64, 4, 4)}, {0: Tile(0, 32, 8, 3)}),
 }
 IN_REGISTERS = {
     "forward": ({0: Tile(128, 128, 8, 2)}, {0: Tile(128, 64, 8, 2)}, {0: Tile(64, 64, 8, 1)}),
