@@ -38,7 +38,7 @@ from attnbook.kernels.triton_kernels.forward import (
     tiles_of_keys,
     zeros,
 )
-from attnbook.kernels.triton_kernels.operands import Rows, aligned, launch
+from attnbook.kernels.triton_kernels.operands import aligned, launch, rows_of_array
 from attnbook.kernels.triton_kernels.tiles import head_at, head_of
 
 NEVER = tl.constexpr(float("inf"))  # exp2(x − ∞) = 0
@@ -283,4 +283,4 @@ def backward(x, output, log_total, grad_output, key_tile=None, query_tile=None):
 
 def _rows(x, grad_output, kind):
     """Return where tiles of queries, keys, values and of the gradient of the output come from."""
-    return *x.rows(kind), Rows.of(grad_output, kind.BLOCK_Q, kind.D_V)
+    return *x.rows(kind), rows_of_array(grad_output, kind.BLOCK_Q, kind.D_V)

@@ -22,7 +22,7 @@ from attnbook.kernels.triton_kernels.forward import (
     rows_of,
     tile_of,
 )
-from attnbook.kernels.triton_kernels.operands import Rows, aligned, launch
+from attnbook.kernels.triton_kernels.operands import aligned, launch, rows_at
 from attnbook.kernels.triton_kernels.tiles import head_at
 
 MOST_ROWS, MOST_ROWS_SINGLE = 64, 16
@@ -151,7 +151,7 @@ def forward(x, tile=None, splits=None):
     kind, options = tiling.options(x, tile)
     query, key, value = x.rows(kind)
     if x.n_shared > 1:
-        query = _together(x, query.block_shape)
+        query = _together(x, (1, 1, 1, kind.BLOCK_Q, kind.D_K))
     rows = query, key, value
     device = x.query.device
     arguments = (*rows, x.call, *x.sizes, parts, splits, kind, x.n_shared)
@@ -171,4 +171,4 @@ def _together(x, block):
         step = query.stride(-2)
         shape, b = (*x.sizes[:2], *shape[2:]), x.n_shared * x.n_q * step
         a = x.B * b
-    return Rows(query, (*shape[:2], 1, x.n_shared * x.n_q, shape[4]), (a, b, a, step, one), block)
+    return rows_at(query, (*shape[:2], 1, x.n_shared * x.n_q, shape[4]), (a, b, a, step, one), block)

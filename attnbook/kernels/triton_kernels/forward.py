@@ -48,10 +48,17 @@ def tile_of(rows, head, start, BLOCK: tl.constexpr, D: tl.constexpr):
 
     An array that the heads along an axis share has one element there.
     """
-    a, b, g = head
-    a, b = tl.minimum(a, rows.shape[0] - 1), tl.minimum(b, rows.shape[1] - 1)
-    g = tl.minimum(g, rows.shape[2] - 1)
-    return rows.load([a, b, g, start, 0]).reshape(BLOCK, D)
+    if hasattr(rows, "pointer"):  # `Pointers`, for a GPU without TMA
+        first = head_of(rows.pointer, rows.strides, head) + rows.strides[3].to(tl.int64) * start
+        row, column = tl.arange(0, BLOCK)[:, None], tl.arange(0, D)[None, :]
+        there = (start + row < rows.n) & (column < rows.d)
+        tile = tl.load(first + (row * rows.strides[3] + column), mask=there, other=0.0)
+    else:
+        a, b, g = head
+        a, b = tl.minimum(a, rows.shape[0] - 1), tl.minimum(b, rows.shape[1] - 1)
+        g = tl.minimum(g, rows.shape[2] - 1)
+        tile = rows.load([a, b, g, start, 0]).reshape(BLOCK, D)
+    return tile
 
 
 @triton.jit

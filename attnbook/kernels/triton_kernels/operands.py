@@ -1,8 +1,10 @@
 """Arrays as the Triton kernels read them: three leading axes, rows that start at 16 bytes.
 
-The TMA of a Hopper GPU loads a tile from a description of its array: where it begins, its
-sizes and its strides, (A, B, G, n, d), which are all the axes that such a description can have. It
-is made here, on the host, once a call. How the arrays of a call lie is found once for all calls
+From Hopper (sm_90) on, the **Tensor Memory Accelerator** (TMA) of a GPU loads a tile from a
+descriptor of its array: where the array begins, its sizes and its strides, (A, B, G, n, d), which
+are all the axes that a descriptor can have. The descriptor is made here, on the host, once per
+call. Earlier GPUs get pointer and strides (`Pointers`), because for them Triton compiles a
+descriptor to loads of single numbers, which neither run ahead nor leave registers. How the arrays of a call lie is found once for all calls
 that lie so: `layout_of` keeps what it finds.
 """
 
@@ -24,6 +26,8 @@ VECTOR = 16
 """Masks and biases are loaded by so many elements."""
 
 LOG2E = math.log2(math.e)
+WITH_TMA = 9, 10
+"""From this compute capability on, GPUs have the TMA."""
 MAX_WIDTH = 256
 """The widest row of query, key or value: a tile of it must fit on the chip."""
 
@@ -125,7 +129,7 @@ class Operands:
         """Return the descriptions of query, key and value for the tiles of a `Kind`."""
         blocks = (kind.BLOCK_Q, kind.D_K), (kind.BLOCK_K, kind.D_K), (kind.BLOCK_K, kind.D_V)
         return [
-            Rows(x, *rows, (1, 1, 1, *block))
+            rows_at(x, *rows, (1, 1, 1, *block))
             for x, rows, block in zip(self.arrays[:3], self.layout.rows, blocks, strict=True)
         ]
 
@@ -146,16 +150,33 @@ class Operands:
 
 
 class Rows(TensorDescriptor):
-    """A description of rows; what it would check, `aligned` has seen to, once a layout."""
-
-    @classmethod
-    def of(cls, x, block, width):
-        """Return the description of an aligned array (A, B, G, n, d)."""
-        shape, strides = x.shape, _stretched(x.shape, x.shape, x.stride())
-        return cls(x, *described_rows(shape[:3], shape[-2:], strides), (1, 1, 1, block, width))
+    """A descriptor of rows; what it would check, `aligned` has seen to, once per layout."""
 
     def __post_init__(self):
         pass
+
+
+class Pointers(NamedTuple):
+    """Where rows lie, for a GPU without TMA."""
+
+    pointer: Any
+    strides: Any  # four, of elements: along an axis that the array lacks, 0
+    n: Any
+    d: Any
+
+
+def rows_at(x, shape, strides, block):
+    """Return what a kernel loads tiles of rows from; `shape` and `strides` are `described_rows`."""
+    if capability_of(x.device)[0] in WITH_TMA:
+        return Rows(x, shape, strides, block)
+    steps = [step if n > 1 else 0 for n, step in zip(shape[:3], strides[:3], strict=True)]
+    return Pointers(x, (*steps, strides[3]), *shape[3:])
+
+
+def rows_of_array(x, block, width):
+    """Return what a kernel loads tiles of an aligned array (A, B, G, n, d) from."""
+    shape, strides = x.shape, _stretched(x.shape, x.shape, x.stride())
+    return rows_at(x, *described_rows(shape[:3], shape[-2:], strides), (1, 1, 1, block, width))
 
 
 def operands(query, key, value, mask, bias, scale, is_causal):
@@ -314,6 +335,14 @@ def _merged(leading, strides):
         else:
             groups.append([i])
     return groups
+
+
+@lru_cache
+def capability_of(device):
+    """Return the compute capability of a device, major and minor; of the CPU that of Hopper."""
+    if device.type != "cuda":
+        return 9, 0
+    return torch.cuda.get_device_capability(device)
 
 
 def launch(kernel, programs, device, *args, **meta):
