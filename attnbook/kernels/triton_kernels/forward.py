@@ -21,7 +21,7 @@ LN2 = tl.constexpr(0.6931471805599453)
 OF_VECTOR = tl.constexpr(VECTOR)
 HIDDEN = tl.constexpr(float("-inf"))
 ARRAY, RANGES = tl.constexpr(tiling.ARRAY), tl.constexpr(tiling.RANGES)
-MOST_HELD = tl.constexpr(4)  # so many ranges of each row are kept on the chip
+MOST_HELD = tl.constexpr(tiling.MOST_HELD)
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 
@@ -142,7 +142,7 @@ def in_ranges(columns, ranges, COUNT: tl.constexpr, HELD: tl.constexpr):
             seen = seen | ((columns >= start) & (columns < stop))
     else:
         seen = (columns >= tl.load(ranges)) & (columns < tl.load(ranges + 1))
-        for k in tl.range(1, COUNT):
+        for k in tl.range(1, COUNT, num_stages=1):
             start, stop = tl.load(ranges + 2 * k), tl.load(ranges + 2 * k + 1)
             seen = seen | ((columns >= start) & (columns < stop))
     return seen

@@ -64,6 +64,8 @@ OF_QUERIES_SINGLE = (
 )
 PER_PROCESSOR, TILES_EACH = 2, 4
 """How many programs of decoding fit on a multiprocessor, and the fewest tiles worth a program."""
+MOST_HELD = 4
+"""So many ranges of each query are kept on the chip; more are read again for each tile."""
 MOST_SPLITS = 132
 """Into no more ranges are keys cut: merging reads those of a row one after another."""
 
@@ -83,10 +85,29 @@ def tile_for(x, half, single):
     table = single if x.query.dtype == torch.float32 else half
     d = max(x.d_k, x.d_v)
     crowded = d > 128 and x.mask is not None and x.bias is not None
-    return table[min((d > 64) + (d > 128) + crowded, len(table) - 1)]
+    return for_ranges(x, table[min((d > 64) + (d > 128) + crowded, len(table) - 1)])
+
+
+def for_ranges(x, tile, of_keys=False):
+    """Return a smaller `Tile` where each query has so many ranges that a loop reads them.
+
+    The loop keeps of each score whether it is visible, which takes registers of its own.
+    """
+    if x.intervals is None or x.mask.shape[-1] // 2 <= MOST_HELD - of_keys:
+        return tile
+    most = 32 if max(x.d_k, x.d_v) <= 128 else 16
+    if of_keys:
+        return tile._replace(block_q=min(tile.block_q, most))
+    registers = None if x.query.dtype != torch.float32 else tile.registers
+    return tile._replace(block_k=min(tile.block_k, most), registers=registers)
 
 
 def tile_of_keys(x):
+    """Return the `Tile` for the gradients of keys and values of `Operands`."""
+    return for_ranges(x, _tile_of_keys(x), of_keys=True)
+
+
+def _tile_of_keys(x):
     """Return the `Tile` for the gradients of keys and values of `Operands`."""
     shared, half = x.n_shared > 1, x.query.dtype != torch.float32
     if half and 64 < max(x.d_k, x.d_v) <= 128:
