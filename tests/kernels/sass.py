@@ -1,4 +1,4 @@
-"""The machine code of Triton kernels, compiled for a Hopper GPU and read without one.
+"""The machine code of Triton kernels, compiled for a GPU and read without one.
 
 PTX does not tell what a GPU will do: only the last step, by `ptxas`, gives out registers, keeps in
 memory what does not fit ("spills"), and decides whether a product on the Tensor Cores (HGMMA) runs
@@ -16,8 +16,14 @@ from pathlib import Path
 
 REGISTERS, THREADS, SHARED = 65_536, 2048, 228 * 1024
 """What a multiprocessor of compute capability 9.0 has; a block takes 1 KiB more than it asks."""
+SHARED_OF_A_BLOCK = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
+"""KiB of shared memory that a block may have, by compute capability."""
 LINE = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)\s*([^;]*);")
 """A line of machine code: address, operation, operands."""
+
+
+PRODUCTS = ("HGMMA", "HMMA", "UTCHMMA", "UTCQMMA")
+"""Products on the Tensor Cores, by generation; those of sm_100 are of one thread for all."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,7 @@ class MachineCode:
         for start, end in spans:
             inside = [s for s in spans if s != (start, end) and start <= s[0] and s[1] <= end]
             body = self.instructions[start : end + 1]
-            if not inside and any(x.is_a("HGMMA") or x.is_a("HMMA") for x in body):
+            if not inside and any(x.name.split(".")[0] in PRODUCTS for x in body):
                 loops.append(body)
         return loops
 
@@ -130,20 +136,28 @@ def _run(name, *arguments):
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-class Hopper:
+class Device:
     """Stands in for the driver of a GPU that is not there, so that a call may be compiled.
 
-    Set it with ``monkeypatch.setattr(triton.runtime.driver, "_active", Hopper())``, then
+    Set it with ``monkeypatch.setattr(triton.runtime.driver, "_active", Device(90))``, then
     ``read(kernel.warmup(*arguments, grid=(1,), **options))``.
     """
+
+    def __init__(self, capability):
+        self.capability = capability
 
     def get_current_target(self):
         from triton.backends.compiler import GPUTarget
 
-        return GPUTarget("cuda", 90, 32)
+        return GPUTarget("cuda", self.capability, 32)
 
     def get_current_device(self):
-        return "compute capability 9.0"
+        return f"compute capability {self.capability}"
 
     def get_current_stream(self, device=None):
         return 0
+
+
+def Hopper():  # noqa: N802
+    """Return the stand-in for a GPU of compute capability 9.0."""
+    return Device(90)

@@ -1,23 +1,36 @@
-"""What the Triton kernels become on a Hopper GPU.
+"""What the Triton kernels become on a GPU of each generation.
 
-`python tests/kernels/triton_sass.py [WIDTH ...]` prints a line for each kernel that a call would
-launch, for every kind of call and every width of rows, and needs no GPU. test_kernels_triton.py
-holds what it prints to account.
+`python tests/kernels/triton_sass.py [--capability 80 90 ...] [--dtype bfloat16 ...] [WIDTH ...]`
+prints a line for each kernel that a call would launch, for every kind of call and every width of
+rows, and needs no GPU. test_kernels_triton.py holds what it prints to account. *Stack* is the bytes
+per thread that are kept in memory, *shared* the bytes of shared memory of a block.
 """
 
-import sys
+import argparse
 from contextlib import ExitStack, contextmanager
 from unittest import mock
 
+import numpy as np
 import sass
 import torch
 
+from attnbook.arrays.intervals import Intervals
 from attnbook.kernels import KERNELS
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 WIDTHS = (64, 80, 128, 256)
 N = 511  # no multiple of anything: nothing may hang on that
 MASK = torch.ones((N, N), dtype=torch.bool)
+
+
+def ranges(count, n_q=N):
+    """Return `count` ranges for each query, in the last of which the causal order ends."""
+    starts = np.zeros((n_q, 1), int) + 20 * np.arange(count)
+    ends = np.maximum(np.arange(N - n_q, N), 20 * count)[:, np.newaxis]
+    last = np.arange(count) == count - 1
+    return Intervals(starts, np.where(last, ends + 1, starts + 5), N)
+
+
 KINDS = {
     "plain": {},
     "causal": {"is_causal": True},
@@ -26,9 +39,20 @@ KINDS = {
     "grouped": {"group": 4},
     "grouped causal mask": {"group": 4, "is_causal": True, "mask": MASK},
     "all": {"group": 4, "is_causal": True, "mask": MASK, "bias": MASK},
+    "grouped bias": {"group": 4, "bias": MASK},
     "decode": {"group": 4, "n_q": 1},
     "decode many": {"group": 4, "n_q": 4, "is_causal": True},
+    "decode most": {"group": 4, "n_q": 16, "is_causal": True},
     "decode all": {"group": 4, "n_q": 1, "is_causal": True, "mask": MASK[:1], "bias": MASK[:1]},
+    "one range": {"mask": ranges(1)},
+    "two ranges, grouped": {"group": 4, "mask": ranges(2)},
+    "four ranges, bias": {"mask": ranges(4), "bias": MASK},
+    "four ranges, all": {"group": 4, "mask": ranges(4), "bias": MASK},
+    "eight ranges": {"mask": ranges(8)},
+    "eight ranges, all": {"group": 4, "mask": ranges(8), "bias": MASK},
+    "decode one range": {"group": 4, "n_q": 1, "mask": ranges(1, 1)},
+    "decode four ranges": {"group": 4, "n_q": 4, "mask": ranges(4, 4), "bias": MASK[:4]},
+    "decode eight ranges": {"group": 4, "n_q": 4, "mask": ranges(8, 4)},
 }
 
 
@@ -41,8 +65,8 @@ def call(d, is_causal=False, mask=None, bias=None, dtype=torch.bfloat16, n_q=N, 
 
 
 @contextmanager
-def compiling():
-    """Compile kernels for compute capability 9.0 in place of launching them.
+def compiling(capability=90):
+    """Compile kernels for a compute capability in place of launching them.
 
     Yields a dictionary: for the name of each kernel its `MachineCode` and its `Kind` or None.
     """
@@ -53,32 +77,43 @@ def compiling():
         kind = next((x for x in (*args, *meta.values()) if hasattr(x, "BLOCK_K")), None)
         found[kernel.__name__] = sass.read(made), kind
 
-    with launching(compile_only):
+    with launching(compile_only, capability):
         yield found
 
 
 @contextmanager
-def launching(function):
-    """Let `function` take the place of `launch`, as on a Hopper GPU with 132 multiprocessors."""
+def launching(function, capability=90):
+    """Let `function` take the place of `launch`, as on a GPU of this compute capability."""
     import triton
 
-    from attnbook.kernels.triton_kernels import backward, decode, forward, tiles
+    from attnbook.kernels.triton_kernels import (
+        backward,
+        decode,
+        forward,
+        operands,
+        tile_sizes,
+        tiles,
+    )
+
+    def capability_of(device=None):
+        return divmod(capability, 10)
 
     modules = backward, decode, forward, tiles
     with ExitStack() as stack:
         for place, name, stand_in in (
-            (triton.runtime.driver, "_active", sass.Hopper()),
-            (torch.cuda, "get_device_capability", lambda device=None: (9, 0)),
+            (triton.runtime.driver, "_active", sass.Device(capability)),
+            (torch.cuda, "get_device_capability", capability_of),
+            *((module, "capability_of", capability_of) for module in (operands, tile_sizes)),
             *((module, "launch", function) for module in modules),
         ):
             stack.enter_context(mock.patch.object(place, name, stand_in))
         yield
 
 
-def kernels_of(arguments, backward=True):
+def kernels_of(arguments, backward=True, capability=90):
     """Return what a call launches: for the name of each kernel its `MachineCode` and `Kind`."""
     rung = KERNELS["triton"].load()
-    with compiling() as found:
+    with compiling(capability) as found:
         rung.forward(*arguments)
         query = arguments[0]
         if backward:
@@ -87,8 +122,8 @@ def kernels_of(arguments, backward=True):
     return found
 
 
-HEAD = f"{'dtype':9}{'width':>6} {'call':21}{'kernel':15}" + "".join(
-    f"{x:>10}" for x in ("registers", "spills", "HGMMA", "waits", "blocks")
+HEAD = f"{'sm':4}{'dtype':9}{'width':>6} {'call':21}{'kernel':15}" + "".join(
+    f"{x:>10}" for x in ("registers", "stack", "shared", "HGMMA", "waits")
 )
 
 
@@ -97,25 +132,32 @@ def scores_of(code, kind):
     return code.of_a_score(kind.BLOCK_Q, kind.BLOCK_K) if kind else []
 
 
-def line(dtype, d, name, kernel, code, kind):
+def line(capability, dtype, d, name, kernel, code, kind):
     """Return a line of the table; last come the instructions a score in each loop."""
-    numbers = (code.registers, code.spills, code.products, code.waits, code.blocks)
+    numbers = (code.registers, code.stack, code.shared, code.products, code.waits)
     scores = scores_of(code, kind)
     return (
-        f"{str(dtype).removeprefix('torch.'):9}{d:6} {name:21}{kernel:15}"
+        f"{capability:<4}{str(dtype).removeprefix('torch.'):9}{d:6} {name:21}{kernel:15}"
         + "".join(f"{x:10}" for x in numbers)
         + "".join(f"{x:8.1f}" for x in scores)
     )
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("width", nargs="*", type=int, default=WIDTHS)
+    parser.add_argument("--capability", nargs="+", type=int, default=[90])
+    parser.add_argument("--dtype", nargs="+", default=[str(x)[6:] for x in DTYPES])
+    asked = parser.parse_args()
     print(HEAD + "  instructions a score")
-    for dtype in DTYPES:
-        for d in map(int, sys.argv[1:] or WIDTHS):
-            for name, options in KINDS.items():
-                arguments = call(d, dtype=dtype, **options)
-                for kernel, own in kernels_of(arguments, "decode" not in name).items():
-                    print(line(dtype, d, name, kernel, *own), flush=True)
+    for capability in asked.capability:
+        for dtype in (getattr(torch, x) for x in asked.dtype):
+            for d in asked.width:
+                for name, options in KINDS.items():
+                    arguments = call(d, dtype=dtype, **options)
+                    found = kernels_of(arguments, "decode" not in name, capability)
+                    for kernel, own in found.items():
+                        print(line(capability, dtype, d, name, kernel, *own), flush=True)
 
 
 if __name__ == "__main__":

@@ -232,12 +232,13 @@ def query_kernel(
             key_tile = tile_of(keys, head, start, KIND.BLOCK_K, KIND.D_K)
             value_tile = tile_of(values, head, start, KIND.BLOCK_K, KIND.D_V)
             other = factor(key_tile, keys, head, start, KIND.BLOCK_K, KIND.D_K)
-            own = factor(query_tile, queries, head, query_start, KIND.BLOCK_Q, KIND.D_K)
+            again = query_start + i * tl.program_id(1)  # the same row, as the compiler cannot know
+            own = factor(query_tile, queries, head, again, KIND.BLOCK_Q, KIND.D_K)
             products = product(own, other.T)
             scores = scores_of(products, columns[None, :], x, n_k, seen, MASKED, KIND)
             weights = power(scores - shift[:, None], query_tile.dtype)  # (BLOCK_Q, BLOCK_K)
             other = factor(value_tile, values, head, start, KIND.BLOCK_K, KIND.D_V)
-            own = factor(grad, grads, head, query_start, KIND.BLOCK_Q, KIND.D_V)
+            own = factor(grad, grads, head, again, KIND.BLOCK_Q, KIND.D_V)
             of_weights = product(own, other.T)
             of_scores = weights * (of_weights - mean[:, None])
             other = factor(key_tile, keys, head, start, KIND.BLOCK_K, KIND.D_K)
@@ -250,8 +251,8 @@ def backward(x, output, log_total, grad_output, key_tile=None, query_tile=None):
 
     Those that the caller must sum over heads are float32.
     """
-    key_tile = key_tile or tiling.tile_of_keys(x)
-    query_tile = query_tile or tiling.tile_for(x, tiling.OF_QUERIES, tiling.OF_QUERIES_SINGLE)
+    key_tile = key_tile or tiling.tile_for(x, "keys")
+    query_tile = query_tile or tiling.tile_for(x, "queries")
     call, dtype, device = x.call, x.query.dtype, x.query.device
     grad_output = aligned(grad_output.detach().reshape(*x.sizes[:4], x.d_v))  # (A, B, G, n_q, d_v)
     spaced_rows = tiling.cdiv(x.n_q, MOST_QUERIES.value) * MOST_QUERIES.value

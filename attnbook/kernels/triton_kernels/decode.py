@@ -146,7 +146,7 @@ def takes(x):
 
 def forward(x, tile=None, splits=None):
     """Return the output and log Σ exp(score) of `Operands` none of whose sizes is 0."""
-    tile = tile or tiling.tile_for(x, tiling.DECODE, tiling.DECODE_SINGLE)
+    tile = tile or tiling.tile_for(x, "decode")
     tile = tile._replace(block_q=tiling.padded(x.n_q * x.n_shared))
     programs = x.heads // x.n_shared
     lists = x.query, (0,) * 5  # an array is read whole, and its tiles are not listed

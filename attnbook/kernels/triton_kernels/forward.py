@@ -299,7 +299,7 @@ def finish(state, output, log_total, places, there, d_v):
 
 def forward(x, tile=None):
     """Return the output and log Σ exp(score) of `Operands` none of whose sizes is 0."""
-    tile = tile or tiling.tile_for(x, tiling.FORWARD, tiling.FORWARD_SINGLE)
+    tile = tile or tiling.tile_for(x, "forward")
     results = x.empty(x.n_q, x.d_v, x.query.dtype), x.empty(x.n_q, 1, torch.float32)
     kind, options = tiling.options(x, tile)
     arguments = (*x.rows(kind), x.call, *x.sizes, tiling.tiles_to_visit(x, tile), *results, kind)

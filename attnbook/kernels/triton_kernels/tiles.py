@@ -1,11 +1,10 @@
-"""The tiles of the Triton kernels: their sizes, and which of them a mask leaves to visit.
+"""The tiles of the Triton kernels: which of them a mask leaves to visit, and how they compile.
 
 `tiles_to_visit` reads a mask once and lists, for each tile of queries, first the tiles of keys
 that are visible as a whole, which need no masking, then those that are visible in part. Hidden
 tiles are on no list. The masks of a causal call are joined with the causal order.
 
-The tables of sizes are for sm_90, NVIDIA's Hopper, alone. For other GPUs the same tiles compile,
-but some kernels need more registers than there are, and keep numbers in memory, which is slow.
+The sizes of the tiles stand in `tile_sizes`.
 """
 
 from functools import lru_cache
@@ -17,55 +16,12 @@ import triton.language as tl
 
 from attnbook.kernels.triton_kernels.operands import launch
 from attnbook.kernels.triton_kernels.ranges import lists_of
+from attnbook.kernels.triton_kernels.tile_sizes import MOST_HELD as MOST_HELD
+from attnbook.kernels.triton_kernels.tile_sizes import Tile as Tile
+from attnbook.kernels.triton_kernels.tile_sizes import tile_for as tile_for
 
-
-class Tile(NamedTuple):
-    """How many queries and keys a program holds, by how many warps, and how far it reads ahead."""
-
-    block_q: int
-    block_k: int
-    warps: int
-    stages: int
-    registers: int | None = None  # at most so many a thread
-    apart: bool = True  # whether tiles that are visible as a whole are walked apart, unmasked
-
-
-# By the width of a tile's rows, the wider of D_K and D_V: up to 64, 128 and 256, and 256 with both
-# a mask and a bias, which leave fewer registers; and chosen by the code that the compiler makes of
-# them for sm_90 (`python tests/kernels/triton_sass.py` prints it): no kernel keeps registers in
-# memory, and the products run beside other work. Up to a width of 64, 128 registers a thread let
-# two programs of 8 warps run on one multiprocessor: while one takes exponentials, the other
-# multiplies matrices. Wider tiles under that limit would wait for each product, so there the two
-# halves of one program take turns.
-FORWARD = (
-    *(Tile(128, 64, 8, 3, 128), Tile(128, 128, 8, 2), Tile(128, 64, 8, 2)),
-    Tile(128, 64, 8, 2, apart=False),
-)
-OF_KEYS = (
-    *(Tile(64, 128, 8, 2), Tile(64, 128, 8, 2), Tile(32, 64, 8, 2, apart=False)),
-    Tile(16, 64, 8, 2, apart=False),
-)
-OF_KEYS_SHARED, OF_KEYS_CROWDED = Tile(64, 128, 8, 2, apart=False), Tile(32, 128, 8, 2)
-"""For rows of 65 to 128 numbers, where heads share keys, and where there is more to keep."""
-OF_QUERIES = Tile(128, 64, 8, 2, 128), Tile(128, 64, 8, 2), Tile(64, 32, 8, 2)
-DECODE = Tile(0, 128, 4, 4), Tile(0, 64, 4, 4), Tile(0, 32, 4, 4, 255)
-"""`block_q` of decoding is as many queries as there are."""
-# float32 is multiplied without the Tensor Cores: both factors of a product lie in registers. Told
-# how many it may take, the compiler takes them; else it would rather keep some in memory.
-FORWARD_SINGLE = (
-    *(Tile(16, 32, 4, 1, 168, apart=False),) * 2,
-    Tile(16, 32, 8, 1, 128, apart=False),
-)
-DECODE_SINGLE = *(Tile(0, 32, 4, 1, 168, apart=False),) * 2, Tile(0, 32, 8, 1, 255, apart=False)
-OF_KEYS_SINGLE = (Tile(16, 16, 8, 1, 255, apart=False),) * 3
-OF_QUERIES_SINGLE = (
-    Tile(16, 16, 4, 1, 128, apart=False),
-    *(Tile(16, 16, 4, 1, 255, apart=False),) * 2,
-)
 PER_PROCESSOR, TILES_EACH = 2, 4
 """How many programs of decoding fit on a multiprocessor, and the fewest tiles worth a program."""
-MOST_HELD = 4
-"""So many ranges of each query are kept on the chip; more are read again for each tile."""
 MOST_SPLITS = 132
 """Into no more ranges are keys cut: merging reads those of a row one after another."""
 
@@ -78,44 +34,6 @@ def cdiv(n, block):
 def padded(d):
     """Return the width of a tile of rows of d numbers: a power of 2, at least 16."""
     return max(1 << (d - 1).bit_length(), 16)
-
-
-def tile_for(x, half, single):
-    """Return the `Tile` of `Operands` from the table of its dtype."""
-    table = single if x.query.dtype == torch.float32 else half
-    d = max(x.d_k, x.d_v)
-    crowded = d > 128 and x.mask is not None and x.bias is not None
-    return for_ranges(x, table[min((d > 64) + (d > 128) + crowded, len(table) - 1)])
-
-
-def for_ranges(x, tile, of_keys=False):
-    """Return a smaller `Tile` where each query has so many ranges that a loop reads them.
-
-    The loop keeps of each score whether it is visible, which takes registers of its own.
-    """
-    if x.intervals is None or x.mask.shape[-1] // 2 <= MOST_HELD - of_keys:
-        return tile
-    most = 32 if max(x.d_k, x.d_v) <= 128 else 16
-    if of_keys:
-        return tile._replace(block_q=min(tile.block_q, most))
-    registers = None if x.query.dtype != torch.float32 else tile.registers
-    return tile._replace(block_k=min(tile.block_k, most), registers=registers)
-
-
-def tile_of_keys(x):
-    """Return the `Tile` for the gradients of keys and values of `Operands`."""
-    return for_ranges(x, _tile_of_keys(x), of_keys=True)
-
-
-def _tile_of_keys(x):
-    """Return the `Tile` for the gradients of keys and values of `Operands`."""
-    shared, half = x.n_shared > 1, x.query.dtype != torch.float32
-    if half and 64 < max(x.d_k, x.d_v) <= 128:
-        if shared + (x.bias is not None) + (x.is_causal or x.mask is not None) > 1:
-            return OF_KEYS_CROWDED
-        if shared:
-            return OF_KEYS_SHARED
-    return tile_for(x, OF_KEYS, OF_KEYS_SINGLE)
 
 
 def splits_of_keys(x, n_tiles, programs):

@@ -1,0 +1,152 @@
+"""The sizes of the tiles of the Triton kernels, for each generation of GPUs.
+
+They were chosen by the machine code that the compiler makes of them, without a GPU:
+`python tests/kernels/triton_sass.py` prints it. No kernel **spills**, which means that no register
+is kept in memory, and each fits into the shared memory of one block. Three generations differ:
+
+- sm_90 (Hopper) multiplies matrices that lie in shared memory, by **wgmma**. Up to a width of 64,
+  128 registers per thread let two programs of 8 warps run on one multiprocessor: while one takes
+  exponentials, the other multiplies matrices. Wider tiles under that limit would wait for each
+  product, so there the two halves of one program take turns.
+- sm_100 (Blackwell in data centres) keeps the sums of products in a memory of their own.
+- sm_80, 86, 89 and 120 (Ampere, Ada, and the Blackwell of graphics cards) multiply matrices that
+  lie in registers, by **mma.sync**. Their tiles fit into the 99 KiB of shared memory that a block
+  has on sm_86, 89 and 120; sm_80 has 163.
+
+A capability that no table names takes that of mma.sync, whose instruction all of them have.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from attnbook.kernels.triton_kernels.operands import capability_of
+
+
+class Tile(NamedTuple):
+    """How many queries and keys a program holds, by how many warps, and how far it reads ahead."""
+
+    block_q: int
+    block_k: int
+    warps: int
+    stages: int
+    registers: int | None = None  # at most so many per thread
+    apart: bool = True  # whether tiles that are visible as a whole are walked apart, unmasked
+
+
+MOST_HELD = 4
+"""So many ranges of each query are kept on the chip; more are read again for each tile."""
+MASKED, BIASED, SHARED = 2, 3, 4
+"""What loads the registers beside the tiles: any mask, a bias, heads that share keys."""
+# A table holds, for widths of rows up to 64, 128 and 256, tiles by the load from which on they are
+# used: the sum of the above. Only the gradients of the keys are loaded by heads that share them.
+MASK_AND_BIAS, BIAS_SHARED = MASKED + BIASED, BIASED + SHARED
+
+# float32 is multiplied without the Tensor Cores: both factors of a product lie in registers. Told
+# how many it may take, the compiler takes them; else it would rather keep some in memory.
+SINGLE = {
+    "forward": (
+        *({0: Tile(16, 32, 4, 1, 168, apart=False)},) * 2,
+        {0: Tile(16, 32, 8, 1, 128, apart=False)},
+    ),
+    "keys": ({0: Tile(16, 16, 8, 1, 255, apart=False)},) * 3,
+    "queries": (
+        {0: Tile(16, 16, 4, 1, 128, apart=False)},
+        *({0: Tile(16, 16, 4, 1, 255, apart=False)},) * 2,
+    ),
+    "decode": (  # `block_q` of decoding is as many queries as there are
+        *({0: Tile(0, 32, 4, 1, 168, apart=False)},) * 2,
+        {0: Tile(0, 32, 8, 1, 255, apart=False)},
+    ),
+}
+SINGLE_BY_POINTER = SINGLE | {
+    "forward": (
+        *({0: Tile(16, 32, 4, 1, 255, apart=False)},) * 2,
+        {0: Tile(16, 32, 8, 1, 255, apart=False)},
+    ),
+    "queries": ({0: Tile(16, 16, 4, 1, 255, apart=False)},) * 3,
+    "decode": (
+        *({0: Tile(0, 32, 4, 1, 255, apart=False)},) * 2,
+        {0: Tile(0, 32, 8, 1, 255, apart=False)},
+    ),
+}
+HOPPER = {
+    "forward": (
+        {0: Tile(128, 64, 8, 3, 128)},
+        {0: Tile(128, 128, 8, 2)},
+        {0: Tile(128, 64, 8, 2), MASK_AND_BIAS: Tile(128, 64, 8, 2, apart=False)},
+    ),
+    "keys": (
+        {0: Tile(64, 128, 8, 2)},
+        {
+            0: Tile(64, 128, 8, 2),
+            SHARED: Tile(64, 128, 8, 2, apart=False),
+            MASK_AND_BIAS: Tile(32, 128, 8, 2),
+        },
+        {
+            0: Tile(32, 64, 8, 2, apart=False),
+            MASK_AND_BIAS: Tile(16, 64, 8, 2, apart=False),
+            MASKED + SHARED: Tile(32, 64, 8, 2, apart=False),
+            MASK_AND_BIAS + SHARED: Tile(16, 64, 8, 2, apart=False),
+        },
+    ),
+    "queries": ({0: Tile(128, 64, 8, 2, 128)}, {0: Tile(128, 64, 8, 2)}, {0: Tile(64, 32, 8, 2)}),
+    "decode": ({0: Tile(0, 128, 4, 4)}, {0: Tile(0, 64, 4, 4)}, {0: Tile(0, 32, 4, 4, 255)}),
+}
+BLACKWELL = HOPPER | {
+    "forward": (
+        {0: Tile(128, 128, 8, 2)},
+        {0: Tile(128, 128, 8, 2), MASK_AND_BIAS: Tile(128, 64, 8, 2)},
+        {0: Tile(128, 64, 8, 2), MASK_AND_BIAS: Tile(64, 64, 8, 2, apart=False)},
+    ),
+    "keys": (
+        {0: Tile(64, 128, 8, 2), MASK_AND_BIAS: Tile(64, 64, 8, 2)},
+        {0: Tile(64, 128, 8, 2), SHARED: Tile(64, 64, 8, 2, apart=False)},
+        {0: Tile(32, 64, 8, 2, apart=False), SHARED: Tile(64, 32, 8, 1, apart=False)},
+    ),
+}
+IN_REGISTERS = {
+    "forward": ({0: Tile(128, 128, 8, 2)}, {0: Tile(128, 64, 8, 2)}, {0: Tile(64, 64, 8, 1)}),
+    "keys": (
+        {0: Tile(32, 128, 8, 2), BIAS_SHARED: Tile(32, 64, 4, 1)},
+        {0: Tile(64, 64, 8, 2, apart=False), BIAS_SHARED: Tile(32, 64, 8, 2, apart=False)},
+        {0: Tile(32, 32, 8, 2), BIAS_SHARED: Tile(32, 32, 8, 1)},
+    ),
+    "queries": ({0: Tile(128, 64, 8, 2)}, {0: Tile(128, 32, 8, 2)}, {0: Tile(64, 32, 8, 1)}),
+    "decode": ({0: Tile(0, 128, 4, 2)}, {0: Tile(0, 64, 4, 2)}, {0: Tile(0, 32, 8, 2)}),
+}
+TABLES = {9: (HOPPER, SINGLE), 10: (BLACKWELL, SINGLE)}
+"""Tables of half precision and of float32, by the major capability."""
+OTHERS = IN_REGISTERS, SINGLE_BY_POINTER
+
+
+def tile_for(x, kernel):
+    """Return the `Tile` of a kernel, "forward", "keys", "queries" or "decode", for `Operands`."""
+    half, single = TABLES.get(capability_of(x.query.device)[0], OTHERS)
+    table = single if x.query.dtype == torch.float32 else half
+    d = max(x.d_k, x.d_v)
+    tiles = table[kernel][(d > 64) + (d > 128)]
+    load = load_of(x, kernel)
+    return _for_ranges(x, kernel, tiles[max(least for least in tiles if least <= load)])
+
+
+def _for_ranges(x, kernel, tile):
+    """Return a smaller `Tile` where each query has so many ranges that a loop reads them.
+
+    The loop keeps of each score whether it is visible, which takes registers of its own.
+    """
+    count = 0 if x.intervals is None else x.mask.shape[-1] // 2
+    if count <= 2 or x.query.dtype == torch.float32:
+        return tile
+    most = 32 if max(x.d_k, x.d_v) <= 128 else 16
+    if kernel == "keys":  # which always read them in a loop
+        return tile._replace(block_q=min(tile.block_q, most))
+    if count > MOST_HELD:
+        return tile._replace(block_k=min(tile.block_k, most), registers=None)
+    return tile._replace(registers=None) if kernel == "queries" else tile
+
+
+def load_of(x, kernel):
+    """Return how much a call loads the registers beside its tiles."""
+    masked, shared = x.is_causal or x.mask is not None, kernel == "keys" and x.n_shared > 1
+    return MASKED * masked + BIASED * (x.bias is not None) + SHARED * shared
