@@ -22,6 +22,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 import sass
 import triton_cases
+import triton_rules
 import triton_sass
 from triton_sass import MASK, call, compiling, kernels_of, launching
 
@@ -34,6 +35,7 @@ OFTEN = (
     *("no keys, and a mask", "no keys, and a bias", "no queries, and a bias"),
     *("keys without a batch", "decode, masks", "decode, three axes"),
     *("lists of tiles", "negative scale", "not numbers", "backends", "rounded once"),
+    *triton_rules.CHECKS,
 )
 """One case at least of every path: the interpreter takes a second for each."""
 
