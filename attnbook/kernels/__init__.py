@@ -115,7 +115,10 @@ LADDER = (
         *(True, True),
     ),
     Kernel("cupy_tiled", ("cupy",), "cuda", _SINGLE, "cupy", "tiled", "tiles in shared memory"),
-    Kernel("triton", ("torch",), "cuda", _SINGLE, "triton", "tiled", "Tensor Cores (16 bit)", True),
+    Kernel(
+        *("triton", ("torch",), "cuda", _SINGLE, "triton", "tiled", "Tensor Cores (16 bit)", True),
+        reads_intervals=True,
+    ),
 )
 """The implementations, from the first one, which is the reference, to the fastest per device."""
 

@@ -23,6 +23,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 import sass
 import triton_cases
+import triton_rules
 import triton_sass
 from triton_sass import MASK, call, compiling, kernels_of, launching
 
@@ -35,6 +36,7 @@ OFTEN = (
     *("no keys, and a mask", "no keys, and a bias", "no queries, and a bias"),
     *("keys without a batch", "decode, masks", "decode, three axes"),
     *("lists of tiles", "negative scale", "not numbers", "backends", "rounded once"),
+    *triton_rules.CHECKS,
 )
 """One case at least of every path: the interpreter takes a second for each."""
 
@@ -282,11 +284,10 @@ def test_keys_are_split_among_the_whole_device(monkeypatch):
     from types import SimpleNamespace
 
     from attnbook.kernels.triton_kernels import tiles
-    from attnbook.kernels.triton_kernels.tiles import Tile, splits_of_keys
+    from attnbook.kernels.triton_kernels.tiles import splits_of_keys
 
     monkeypatch.setattr(tiles, "processors_of", lambda device: 132)
-    tile = Tile(16, 64, 4, 4)
     sizes = ((10**6, 8, 33), (10**6, 1, 132), (10**6, 1000, 1), (700, 8, 3), (1, 8, 1))
     for n_k, programs, expected in sizes:
-        x = SimpleNamespace(query=SimpleNamespace(device=None), n_k=n_k)
-        assert splits_of_keys(x, tile, programs) == expected
+        x = SimpleNamespace(query=SimpleNamespace(device=None))
+        assert splits_of_keys(x, -(-n_k // 64), programs) == expected

@@ -17,6 +17,7 @@ import numpy as np
 import oracle
 import test_kernels
 import torch
+import triton_rules
 from cases import ArrayLibrary, Case
 from test_kernels import drawn, numbers, some
 
@@ -327,7 +328,7 @@ OTHER = {
     "lists of tiles": check_lists,
     "by name": check_public,
     "rounded once": check_rounded_once,
-}
+} | triton_rules.CHECKS
 
 
 LARGE = ("64", "64 causal", "128", "128 causal", "128 grouped", "64 mask", "decode")

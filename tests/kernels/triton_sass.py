@@ -11,15 +11,27 @@ from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from unittest import mock
 
+import numpy as np
 import sass
 import torch
 
+from attnbook.arrays.intervals import Intervals
 from attnbook.kernels import KERNELS
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 WIDTHS = (64, 80, 128, 256)
 N = 511  # no multiple of anything: nothing may hang on that
 MASK = torch.ones((N, N), dtype=torch.bool)
+
+
+def ranges(count, n_q=N):
+    """Return `count` ranges for each query, in the last of which the causal order ends."""
+    starts = np.zeros((n_q, 1), int) + 20 * np.arange(count)
+    ends = np.maximum(np.arange(N - n_q, N), 20 * count)[:, np.newaxis]
+    last = np.arange(count) == count - 1
+    return Intervals(starts, np.where(last, ends + 1, starts + 5), N)
+
+
 KINDS = {
     "plain": {},
     "causal": {"is_causal": True},
@@ -33,6 +45,15 @@ KINDS = {
     "decode many": {"group": 4, "n_q": 4, "is_causal": True},
     "decode most": {"group": 4, "n_q": 16, "is_causal": True},
     "decode all": {"group": 4, "n_q": 1, "is_causal": True, "mask": MASK[:1], "bias": MASK[:1]},
+    "one range": {"mask": ranges(1)},
+    "two ranges, grouped": {"group": 4, "mask": ranges(2)},
+    "four ranges, bias": {"mask": ranges(4), "bias": MASK},
+    "four ranges, all": {"group": 4, "mask": ranges(4), "bias": MASK},
+    "eight ranges": {"mask": ranges(8)},
+    "eight ranges, all": {"group": 4, "mask": ranges(8), "bias": MASK},
+    "decode one range": {"group": 4, "n_q": 1, "mask": ranges(1, 1)},
+    "decode four ranges": {"group": 4, "n_q": 4, "mask": ranges(4, 4), "bias": MASK[:4]},
+    "decode eight ranges": {"group": 4, "n_q": 4, "mask": ranges(8, 4)},
 }
 
 

@@ -142,11 +142,13 @@ def key_kernel(
                 rows = start + tl.arange(0, KIND.BLOCK_Q)
                 query_tile = tile_of(queries, head, start, KIND.BLOCK_Q, KIND.D_K)
                 grad = tile_of(grads, head, start, KIND.BLOCK_Q, KIND.D_V)
-                seen = rows_of(rows[None, :], x, sizes, head)
+                seen = rows_of(rows[None, :], x, sizes, head, KIND, HELD=False)
                 other = factor(query_tile, queries, head, start, KIND.BLOCK_Q, KIND.D_K)
                 own = factor(key, keys, key_head, key_start, KIND.BLOCK_K, KIND.D_K)
                 products = product(own, other.T)
-                scores = scores_of(products, columns[:, None], x, n_k, seen, MASKED, KIND)
+                scores = scores_of(
+                    products, columns[:, None], x, n_k, seen, MASKED, KIND, HELD=False
+                )
                 shift = tl.load(shifts + first_place + rows)
                 weights = power(scores - shift[None, :], key.dtype)  # (BLOCK_K, BLOCK_Q)
                 other = factor(grad, grads, head, start, KIND.BLOCK_Q, KIND.D_V)
@@ -213,7 +215,7 @@ def query_kernel(
     tile = n_tiles - 1 - tl.program_id(0) % n_tiles  # the last queries see most keys: start there
     head = head_at(place, B, G)
     rows = tile * KIND.BLOCK_Q + tl.arange(0, KIND.BLOCK_Q)
-    seen = rows_of(rows[:, None], x, sizes, head)
+    seen = rows_of(rows[:, None], x, sizes, head, KIND)
     places = place.to(tl.int64) * n_q + rows
     own_places = place.to(tl.int64) * spaced(n_q) + rows
     shift, mean = tl.load(shifts + own_places), tl.load(means + own_places)

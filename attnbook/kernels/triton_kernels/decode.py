@@ -15,6 +15,7 @@ import triton.language as tl
 from attnbook.kernels.triton_kernels import tiles as tiling
 from attnbook.kernels.triton_kernels.forward import (
     HIDDEN,
+    RANGES,
     attend,
     empty_state,
     finish,
@@ -23,7 +24,7 @@ from attnbook.kernels.triton_kernels.forward import (
     tile_of,
 )
 from attnbook.kernels.triton_kernels.operands import aligned, launch, rows_at
-from attnbook.kernels.triton_kernels.tiles import head_at
+from attnbook.kernels.triton_kernels.tiles import head_at, head_of
 
 MOST_ROWS, MOST_ROWS_SINGLE = 64, 16
 """Up to so many queries of one key head, this is the path; float32 keeps them in registers."""
@@ -42,6 +43,7 @@ def range_kernel(
     G,
     n_q,
     n_k,
+    lists,  # of tiles to visit, if there are `Intervals`, and their strides
     parts,  # of each range: weighted values, maximum and total of every row
     splits,
     KIND: tl.constexpr,
@@ -57,11 +59,13 @@ def range_kernel(
     rows = tl.arange(0, KIND.BLOCK_Q)
     there = tl.minimum(rows, SHARED * n_q - 1)[:, None]
     heads = a, b, (g + there // n_q).to(tl.int64)
-    seen = rows_of(there % n_q, x, sizes, heads)
+    seen = rows_of(there % n_q, x, sizes, heads, KIND)
     query = tile_of(queries, key_head, 0, KIND.BLOCK_Q, KIND.D_K)
 
-    # This range: tiles [first, end), of which those before `whole` need no mask.
-    n_tiles = tl.cdiv(n_k, KIND.BLOCK_K)
+    # This range: tiles [first, end), of a list if LISTED; those before `whole` need no mask.
+    LISTED: tl.constexpr = KIND.MASK == RANGES
+    tiles = head_of(*lists, key_head) if LISTED else x.mask
+    n_tiles = tl.load(tiles + 1) if LISTED else tl.cdiv(n_k, KIND.BLOCK_K)
     first = (split.to(tl.int64) * n_tiles // splits).to(tl.int32)
     end = ((split.to(tl.int64) + 1) * n_tiles // splits).to(tl.int32)
     seen_by_all = n_k
@@ -69,16 +73,17 @@ def range_kernel(
         seen_by_all = tl.maximum(n_k - n_q + 1, 0)
     if KIND.MASK:
         seen_by_all = 0
+    n_whole = tl.load(tiles) if LISTED else seen_by_all // KIND.BLOCK_K
     whole = first
     if KIND.APART:
-        whole = tl.minimum(tl.maximum(seen_by_all // KIND.BLOCK_K, first), end)
+        whole = tl.minimum(tl.maximum(n_whole, first), end)
 
     state = empty_state(KIND.BLOCK_Q, KIND.D_V)
     for MASKED in tl.static_range(0 if KIND.APART else 1, 2):
         start, stop = whole if MASKED else first, end if MASKED else whole
         state = attend(
-            *(state, query, queries, keys, values, key_head, 0, start, stop, x.mask),
-            *(x, n_k, seen, False, MASKED, KIND),
+            *(state, query, queries, keys, values, key_head, 0, start, stop, tiles + 2),
+            *(x, n_k, seen, LISTED, MASKED, KIND),
         )
     top, total, sums = state
     n_rows = A * B * G * n_q
@@ -144,7 +149,12 @@ def forward(x, tile=None, splits=None):
     tile = tile or tiling.tile_for(x, "decode")
     tile = tile._replace(block_q=tiling.padded(x.n_q * x.n_shared))
     programs = x.heads // x.n_shared
-    splits = splits or tiling.splits_of_keys(x, tile, programs)
+    lists = x.query, (0,) * 5  # an array is read whole, and its tiles are not listed
+    n_tiles = tiling.cdiv(x.n_k, tile.block_k)
+    if x.intervals is not None:
+        lists = tiling.tiles_to_visit(x, tile, together=True)
+        n_tiles = lists[0].shape[-1] - 2
+    splits = splits or tiling.splits_of_keys(x, n_tiles, programs)
     n_rows, width = x.heads * x.n_q, tiling.padded(x.d_v)
     parts = x.query.new_empty(splits * n_rows * (width + 2), dtype=torch.float32)
     results = x.empty(x.n_q, x.d_v, x.query.dtype), x.empty(x.n_q, 1, torch.float32)
@@ -154,7 +164,7 @@ def forward(x, tile=None, splits=None):
         query = _together(x, (1, 1, 1, kind.BLOCK_Q, kind.D_K))
     rows = query, key, value
     device = x.query.device
-    arguments = (*rows, x.call, *x.sizes, parts, splits, kind, x.n_shared)
+    arguments = (*rows, x.call, *x.sizes, lists, parts, splits, kind, x.n_shared)
     launch(range_kernel, programs * splits, device, *arguments, **options)
     at_once = min(MERGED_AT_ONCE // width, 64)
     launch(merge_kernel, n_rows, device, parts, *results, n_rows, splits, x.d_v, width, at_once)

@@ -20,6 +20,8 @@ LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 OF_VECTOR = tl.constexpr(VECTOR)
 HIDDEN = tl.constexpr(float("-inf"))
+ARRAY, RANGES = tl.constexpr(tiling.ARRAY), tl.constexpr(tiling.RANGES)
+MOST_HELD = tl.constexpr(tiling.MOST_HELD)
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 
@@ -75,14 +77,30 @@ def factor(tile, rows, head, start, BLOCK: tl.constexpr, D: tl.constexpr):
 
 
 @triton.jit
-def rows_of(rows, x, sizes, head):
-    """Return the last key that the causal order shows each row, and its rows of mask and bias."""
+def rows_of(rows, x, sizes, head, KIND: tl.constexpr, HELD: tl.constexpr = True):
+    """Return the last key that the causal order shows each row, and its rows of mask and bias.
+
+    In place of a mask, the starts and stops of a few ranges, if they are to be `HELD`.
+    """
     _, _, _, n_q, n_k = sizes
     there = tl.minimum(rows, n_q - 1).to(tl.int64)  # past the end: the last one again
     mask = head_of(x.mask, x.mask_strides, head) + there * x.mask_strides[3]
     bias = head_of(x.bias, x.bias_strides, head) + there * x.bias_strides[3]
     last_seen = rows + (n_k - n_q)  # the last query stands at the last key
+    if HELD and KIND.RANGES > 0 and KIND.RANGES <= MOST_HELD:
+        mask = ranges_at(mask, KIND.RANGES)
     return last_seen, mask, bias
+
+
+@triton.jit
+def ranges_at(places, COUNT: tl.constexpr):
+    """Load 1, 2 or 4 ranges of each row: pairs of the first key and the one after the last."""
+    if COUNT == 1:
+        ranges = ((tl.load(places), tl.load(places + 1)),)
+    else:
+        HALF: tl.constexpr = COUNT // 2
+        ranges = ranges_at(places, HALF) + ranges_at(places + COUNT, HALF)
+    return ranges
 
 
 @triton.jit
@@ -114,11 +132,36 @@ def tile_at(i, tiles, LISTED: tl.constexpr):
 
 
 @triton.jit
-def scores_of(products, columns, x, n_k, rows, MASKED: tl.constexpr, KIND: tl.constexpr):
+def in_ranges(columns, ranges, COUNT: tl.constexpr, HELD: tl.constexpr):
+    """Say which keys are in the ranges of each row: in those held, or in those that lie there."""
+    if HELD and COUNT <= MOST_HELD:
+        start, stop = ranges[0]
+        seen = (columns >= start) & (columns < stop)
+        for k in tl.static_range(1, COUNT):
+            start, stop = ranges[k]
+            seen = seen | ((columns >= start) & (columns < stop))
+    else:
+        seen = (columns >= tl.load(ranges)) & (columns < tl.load(ranges + 1))
+        for k in tl.range(1, COUNT, num_stages=1):
+            start, stop = tl.load(ranges + 2 * k), tl.load(ranges + 2 * k + 1)
+            seen = seen | ((columns >= start) & (columns < stop))
+    return seen
+
+
+@triton.jit
+def scores_of(
+    products,
+    columns,
+    x,
+    n_k,
+    rows,
+    MASKED: tl.constexpr,
+    KIND: tl.constexpr,
+    HELD: tl.constexpr = True,
+):
     """Return scores from the products q · k: scaled, biased, −∞ where hidden.
 
-    A tile lies either way: `columns`, the keys, against `rows`, the last key that the causal order
-    shows each query, and where its rows of mask and bias begin.
+    A tile lies either way: `columns`, the keys, against `rows`, of `rows_of`.
     """
     last_seen, mask, bias = rows
     there = columns < tl.cdiv(n_k, OF_VECTOR) * OF_VECTOR  # to the end of the last vector
@@ -129,9 +172,11 @@ def scores_of(products, columns, x, n_k, rows, MASKED: tl.constexpr, KIND: tl.co
         scores += numbers.to(tl.float32) * x.bias_scale
     if MASKED:
         seen = columns <= last_seen if KIND.CAUSAL else columns < n_k
-        if KIND.MASK:
+        if KIND.MASK == ARRAY:
             places = mask + columns.to(tl.int64) * KIND.MASK_STEP
             seen = seen & (tl.load(places, mask=there, other=0) != 0)
+        elif KIND.MASK == RANGES:
+            seen = in_ranges(columns, mask, KIND.RANGES, HELD)
         scores = tl.where(seen, scores, HIDDEN)
     return scores
 
@@ -204,7 +249,7 @@ def forward_kernel(
     tile = n_tiles - 1 - tl.program_id(0) % n_tiles  # the last queries see most keys: start there
     head = head_at(place, B, G)
     rows = tile * KIND.BLOCK_Q + tl.arange(0, KIND.BLOCK_Q)
-    seen = rows_of(rows[:, None], x, sizes, head)
+    seen = rows_of(rows[:, None], x, sizes, head, KIND)
     tiles = row_of_list(lists, head, tile, KIND)
     whole, end = tiles_of_keys(tiles, tile, sizes, KIND)
     state = empty_state(KIND.BLOCK_Q, KIND.D_V)

@@ -19,6 +19,8 @@ import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from attnbook.arrays.array import broadcast_shapes
+from attnbook.arrays.intervals import Intervals
+from attnbook.kernels.triton_kernels.ranges import on_device, widened
 
 ROW_BYTES = 16
 """The TMA loads tiles whose rows start at multiples of this."""
@@ -87,9 +89,12 @@ class Operands:
         Widths of the rows; those of the arrays may be more, filled with zeros.
     scale : float
     is_causal : bool
+    intervals : Intervals or None
+        What the mask says, if it holds ranges of keys.
     """
 
-    def __init__(self, arrays, layout, n_heads, d_k, d_v, scale, is_causal):
+    def __init__(self, arrays, layout, n_heads, d_k, d_v, scale, is_causal, intervals=None):
+        self.intervals = intervals
         self.query, self.key, self.value, self.mask, self.bias = self.arrays = arrays
         self.layout, self.sizes, self.leading = layout, layout.sizes, layout.leading
         self.A, self.B, self.G, self.n_q, self.n_k = layout.sizes
@@ -188,29 +193,34 @@ def operands(query, key, value, mask, bias, scale, is_causal):
         raise ValueError(
             f"{name} must have {letter} of at most {MAX_WIDTH} for impl='triton', got {d}"
         )
+    intervals = mask if isinstance(mask, Intervals) else None
+    if intervals is not None:
+        mask = on_device(intervals, query.device)
     arrays: tuple[Any, ...] = (query, key, value, mask, bias)
     if 0 in (*query.shape[:-1], *key.shape[:-1], *value.shape[:-1]):  # no score to hide or to move
-        arrays = (query, key, value, None, None)
-    layout = layout_of(*_places(arrays), query.element_size())
+        arrays, intervals = (query, key, value, None, None), None
+    layout = _layout(arrays, intervals)
     starts = query.data_ptr() | key.data_ptr() | value.data_ptr()
     for x in arrays[3:]:
         starts |= 0 if x is None else x.data_ptr()
     if layout is None or starts % ROW_BYTES:
         arrays = tuple(x if x is None else x.detach() for x in arrays)
-        arrays = (*map(aligned, arrays[:3]), *map(in_vectors, arrays[3:]))
-        layout = layout_of(*_places(arrays), query.element_size())
+        mask = arrays[3] if intervals is not None else in_vectors(arrays[3])
+        arrays = (*map(aligned, arrays[:3]), mask, in_vectors(arrays[4]))
+        layout = _layout(arrays, intervals)
     if layout is None:
-        arrays = _whole(arrays)
-        layout = layout_of(*_places(arrays), query.element_size())
+        arrays, intervals = _whole(arrays, intervals)
+        layout = _layout(arrays, intervals)
     n_heads = tuple(math.prod(x.shape[:-2]) for x in (query, key, value))
-    return Operands(arrays, layout, n_heads, d_k, d_v, float(scale), is_causal)
+    return Operands(arrays, layout, n_heads, d_k, d_v, float(scale), is_causal, intervals)
 
 
-def _places(arrays):
-    return [None if x is None else (x.shape, x.stride()) for x in arrays]
+def _layout(arrays, intervals):
+    places = [None if x is None else (x.shape, x.stride()) for x in arrays]
+    return layout_of(*places, arrays[0].element_size(), intervals is not None)
 
 
-def _whole(arrays):
+def _whole(arrays, intervals):
     """Return arrays that have all leading axes, each in one piece of memory."""
     leading = broadcast_shapes(*(tuple(x.shape[:-2]) for x in arrays[:3])) or ()
     n_q = arrays[0].shape[-2]
@@ -220,19 +230,23 @@ def _whole(arrays):
         x if x is None else x.expand(*leading, *end).contiguous()
         for x, end in zip(arrays, ends, strict=True)
     ]
-    return (*arrays[:3], *map(in_vectors, arrays[3:]))
+    if intervals is None:
+        return (*arrays[:3], *map(in_vectors, arrays[3:])), None
+    intervals = widened(intervals, leading)
+    mask = on_device(intervals, arrays[0].device)
+    return (*arrays[:3], mask, in_vectors(arrays[4])), intervals
 
 
 @lru_cache(maxsize=1024)
-def layout_of(query, key, value, mask, bias, element_size):
+def layout_of(query, key, value, mask, bias, element_size, has_ranges=False):
     """Return the `Layout` of arrays, or None where no three leading axes hold all of them.
 
-    Each array is its shape and its strides, or None.
+    Each array is its shape and its strides, or None. A mask may be the ranges of `Intervals`.
     """
     places = (query, key, value, mask, bias)
     if not all(rows_are_aligned(*place, element_size) for place in places[:3]):
         return None
-    if not all(place is None or _is_in_vectors(*place) for place in places[3:]):
+    if not all(place is None or _is_in_vectors(*place) for place in places[3 + has_ranges :]):
         return None
     leading = broadcast_shapes(*(tuple(shape[:-2]) for shape, _ in places[:3])) or ()
     sizes = (*leading, query[0][-2], key[0][-2])

@@ -37,6 +37,8 @@ class Tile(NamedTuple):
     apart: bool = True  # whether tiles that are visible as a whole are walked apart, unmasked
 
 
+MOST_HELD = 4
+"""So many ranges of each query are kept on the chip; more are read again for each tile."""
 MASKED, BIASED, SHARED = 2, 3, 4
 """What loads the registers beside the tiles: any mask, a bias, heads that share keys."""
 # A table holds, for widths of rows up to 64, 128 and 256, tiles by the load from which on they are
@@ -129,7 +131,24 @@ def tile_for(x, kernel):
     load += SHARED if kernel == "keys" and x.n_shared > 1 else 0
     major = capability_of(x.query.device)[0]
     d = x.d_k if x.d_k > x.d_v else x.d_v
-    return tile_of(kernel, major, x.query.dtype == torch.float32, (d > 64) + (d > 128), load)
+    tile = tile_of(kernel, major, x.query.dtype == torch.float32, (d > 64) + (d > 128), load)
+    return _for_ranges(x, kernel, tile)
+
+
+def _for_ranges(x, kernel, tile):
+    """Return a smaller `Tile` where each query has so many ranges that a loop reads them.
+
+    The loop keeps of each score whether it is visible, which takes registers of its own.
+    """
+    count = 0 if x.intervals is None else x.mask.shape[-1] // 2
+    if count <= 2 or x.query.dtype == torch.float32:
+        return tile
+    most = 32 if max(x.d_k, x.d_v) <= 128 else 16
+    if kernel == "keys":  # which always read them in a loop
+        return tile._replace(block_q=min(tile.block_q, most))
+    if count > MOST_HELD:
+        return tile._replace(block_k=min(tile.block_k, most), registers=None)
+    return tile._replace(registers=None) if kernel == "queries" else tile
 
 
 @lru_cache

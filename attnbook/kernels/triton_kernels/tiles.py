@@ -15,6 +15,8 @@ import triton
 import triton.language as tl
 
 from attnbook.kernels.triton_kernels.operands import launch
+from attnbook.kernels.triton_kernels.ranges import lists_of
+from attnbook.kernels.triton_kernels.tile_sizes import MOST_HELD as MOST_HELD
 from attnbook.kernels.triton_kernels.tile_sizes import Tile as Tile
 from attnbook.kernels.triton_kernels.tile_sizes import tile_for as tile_for
 
@@ -34,9 +36,9 @@ def padded(d):
     return max(1 << (d - 1).bit_length(), 16)
 
 
-def splits_of_keys(x, tile, programs):
-    """Return into how many ranges decoding cuts the keys: enough for the whole device."""
-    most = min(cdiv(cdiv(x.n_k, tile.block_k), TILES_EACH), MOST_SPLITS)
+def splits_of_keys(x, n_tiles, programs):
+    """Return into how many ranges decoding cuts its tiles of keys: enough for the whole device."""
+    most = min(cdiv(n_tiles, TILES_EACH), MOST_SPLITS)
     return max(1, min(most, PER_PROCESSOR * processors_of(x.query.device) // programs))
 
 
@@ -97,15 +99,19 @@ def kinds_kernel(
     tl.store(kinds + place, (whole * some + some).to(tl.int8))
 
 
-def tiles_to_visit(x, tile, of_keys=False):
+def tiles_to_visit(x, tile, of_keys=False, together=False):
     """List the tiles of keys that each tile of queries visits, or, `of_keys`, the transpose.
 
-    Returns an int32 array (A, B, G, tiles of one side, 2 + tiles of the other) and its strides. A
-    row holds how many tiles are visible as a whole, how many at all, and which, in this order.
-    Without a mask there is none, and the kernels count.
+    Returns an int32 array (..., tiles of one side, 2 + at most tiles of the other) and its strides
+    along A, B, G and the last two axes. A row holds how many tiles are visible as a whole, how many
+    at all, and which, in this order. Without a mask there is none, and the kernels count. From
+    `Intervals` the list is made on the host, and the tiles of the queries of all heads that share
+    one of keys may be taken `together`.
     """
     if x.mask is None:
         return x.query, (0,) * 5  # no kernel will read it
+    if x.intervals is not None:
+        return _from_intervals(x, tile, of_keys, together)
     strides = x.layout.strides[3]
     own = [size if step else 1 for size, step in zip(x.sizes[:3], strides[:3], strict=True)]
     n_tiles = cdiv(x.n_q, tile.block_q), cdiv(x.n_k, tile.block_k)
@@ -131,6 +137,20 @@ def tiles_to_visit(x, tile, of_keys=False):
     return tiles, (*strides, *tiles.stride()[3:])
 
 
+def _from_intervals(x, tile, of_keys, together):
+    strides = x.layout.strides[3]  # of the ranges, which lie as the lists do, but for the size
+    heads = x.G if together and x.n_shared > 1 and strides[2] else 1
+    blocks = x.n_q if together else tile.block_q, tile.block_k
+    lists = lists_of(x.intervals, *blocks, x.mask.device, of_keys=of_keys, heads=heads)
+    size, own = x.n_q * x.mask.shape[-1] * heads, lists.stride()
+    a, b, g = (step // size * own[0] for step in strides[:3])
+    return lists, (a, b, g, *own[1:])
+
+
+NO_MASK, ARRAY, RANGES = 0, 1, 2
+"""What hides keys: nothing but the causal order, an array, or `Intervals`."""
+
+
 class Kind(NamedTuple):
     """What a kernel is compiled for."""
 
@@ -139,20 +159,23 @@ class Kind(NamedTuple):
     BLOCK_Q: int  # queries and keys of a tile
     BLOCK_K: int
     CAUSAL: bool
-    MASK: bool
+    MASK: int  # NO_MASK, ARRAY or RANGES
     BIAS: bool
     APART: bool  # as `Tile.apart`
     MASK_STEP: int  # from key to key, 0 or 1
     BIAS_STEP: int
+    RANGES: int  # of keys that each query may see, a power of 2; 0 if they are no `Intervals`
 
 
 def options(x, tile):
     """Return what a kernel is compiled for, and how."""
-    has_mask, has_bias = x.mask is not None, x.bias is not None
+    has_bias = x.bias is not None
+    mask = NO_MASK if x.mask is None else ARRAY if x.intervals is None else RANGES
+    ranges = x.mask.shape[-1] // 2 if mask == RANGES else 0
     single = x.query.dtype == torch.float32
     sizes = (padded(x.d_k), padded(x.d_v), tile.block_q, tile.block_k)
-    steps = (x.layout.strides[3][4], x.layout.strides[4][4])
-    return Kind(*sizes, x.is_causal, has_mask, has_bias, tile.apart, *steps), {
+    steps = (0 if ranges else x.layout.strides[3][4], x.layout.strides[4][4])
+    return Kind(*sizes, x.is_causal, mask, has_bias, tile.apart, *steps, ranges), {
         "num_warps": tile.warps,
         "num_stages": tile.stages,
         # a tile of bias takes registers of its own
