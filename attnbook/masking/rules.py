@@ -174,7 +174,7 @@ class Rule:
                 own = arrays[id(x)]
                 has_batch = own.ndim > (index is not None)
                 where = (*([b] if has_batch else []), *([] if index is None else [index]))
-                return own[where]
+                return own[where] if where else own  # FlexAttention has no x[()]
 
             return self.allows(q_idx + (n_k - n_q), kv_idx, at)
 

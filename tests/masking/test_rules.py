@@ -252,6 +252,38 @@ def test_heads_by_a_rule_are_heads_by_its_mask(library, n_kv_heads, sinks, windo
         np.testing.assert_allclose(library.numpy(got), library.numpy(want), atol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize(
+    "rule",
+    [
+        (FirstKeys(1) | SlidingWindow(left=2)) & Causal(),
+        (FirstKeys([1, 4]) | Chunks(3)) & Causal(),
+        Documents([[0, 0, 0, 1, 1, 1, 1, 2, 2], [0] * 5 + [1] * 4]) & ~Causal(),
+    ],
+)
+@pytest.mark.parametrize("n_q", [9, 4])
+def test_other_libraries_read_a_rule(rule, n_q):
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    from transformers.masking_utils import sdpa_mask
+
+    torch.manual_seed(0)
+    q = torch.randn(2, 3, n_q, 4, dtype=torch.float64)
+    k, v = torch.randn(2, 2, 3, 9, 4, dtype=torch.float64)
+    mask = rule.dense(n_q, 9, like=q)
+    mask = mask[:, None] if rule.leading else mask
+    ours = attnbook.attention(q, k, v, mask)
+    function = rule.mask_mod(n_q, 9)
+    blocks = create_block_mask(function, 2, None, n_q, 9, device="cpu")
+    torch.testing.assert_close(flex_attention(q, k, v, block_mask=blocks), ours)
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    torch.testing.assert_close(sdpa(q, k, v, attn_mask=masking.to_sdpa(mask)), ours)
+    for use_vmap in (False, True):
+        theirs = sdpa_mask(
+            2, n_q, 9, mask_function=function, allow_is_causal_skip=False, use_vmap=use_vmap
+        )
+        np.testing.assert_array_equal(theirs, np.broadcast_to(mask, (2, 1, n_q, 9)))
+
+
 def test_single_heads(library):
     weights = library.place(attnbook.SingleHeadWeights.init(0, 8, d_k=4, d_v=6))
     x = library.array(np.random.default_rng(0).normal(size=(2, 5, 8)))

@@ -118,6 +118,7 @@ def test_recorded_weights():
         assert (A[..., hidden] == 0).all()
 
 
+@pytest.mark.filterwarnings("ignore")  # Dynamo warns where it breaks the graph
 def test_a_module_that_is_compiled():
     heads = module(nn.MultiHeadAttention, HEADS, "reference")
     compiled = torch.compile(heads, backend="eager")
