@@ -219,6 +219,10 @@ def public_calls():
         data.BytePairs.learn: {"texts": ["ab ab"], "size": 270, "specials": ["<stop>"]},
         data.HubTokenizer.from_byte_pairs: {"pairs": data.BytePairs([(97, 98)])},
         data.WordPieces: {"tokens": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a"]},
+        data.PackedBatches: {
+            **{"targets": [[3, 4, 5], [6, 7]], "batch_size": 1, "length": 8, "seed": 0},
+            **{"start": 1, "stop": 2, "pad": 0},
+        },
         data.Batches: {
             **{"sources": [[1, 2], [3]], "targets": [[1], [3]], "batch_size": 1, "seed": 0},
             **{"start": 4, "stop": 2, "pad": 0, "pool": 2},

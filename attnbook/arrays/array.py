@@ -1,6 +1,6 @@
 """Arrays of any library: what they have in common, their shapes and their dtypes."""
 
-from typing import Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 import array_api_compat
 
@@ -43,6 +43,19 @@ class Array(Protocol):
     def __gt__(self, other: Any, /) -> Any: ...
     def __ge__(self, other: Any, /) -> Any: ...
 
+
+class MaskRule(Protocol):
+    """What attention asks of a `masking.Rule`, whose room lies above this one."""
+
+    is_causal: bool
+    leading: tuple[int, ...]
+
+    def intervals(self, n_q: int, n_k: int | None = None) -> Any: ...
+    def dense(self, n_q: int, n_k: int | None = None, *, like: Array | None = None) -> Any: ...
+
+
+Mask = Annotated[Array, "..."] | MaskRule
+"""A boolean array, **True = may attend**, or a rule."""
 
 A = TypeVar("A", bound=Array)
 

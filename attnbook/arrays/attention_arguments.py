@@ -44,6 +44,11 @@ def visible(mask, n_q, n_k, is_causal):
     return (seen & Intervals.causal(n_q, n_k) if is_causal else seen), False
 
 
+def array_of(mask, n_q, n_k, like):
+    """Return the array that a rule stands for, like `like`; arrays and None stay."""
+    return mask.dense(n_q, n_k, like=like) if is_rule(mask) else mask
+
+
 def dense(mask, like):
     """Return the array that `Intervals` stand for; arrays and None stay."""
     return mask.dense(like) if isinstance(mask, Intervals) else mask

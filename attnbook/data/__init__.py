@@ -3,8 +3,9 @@
 `digits` and `plays` are in the package, and `text` is in Python itself; `reversal`, `dates` and
 `markov` are drawn from a seed. `Vocabulary` turns characters into ids, and `BytePairs`,
 `WordPieces` and, from a published file, `HubTokenizer` turn subwords into ids. `windows` splits a
-long text, and `Batches` groups sequences. `record_path` finds the measurements that the chapters
-show, and `measured_on` says where and with which settings they were made.
+long text, `Batches` groups sequences, and `PackedBatches` lets several of them share a row.
+`record_path` finds the measurements that the chapters show, and `measured_on` says where and with
+which settings they were made.
 """
 
 from attnbook.data.batch import Batch, pad
@@ -15,6 +16,7 @@ from attnbook.data.date_pairs import Dates, dates, written
 from attnbook.data.handwriting import Digits, digits
 from attnbook.data.hub_tokenizer import HubTokenizer
 from attnbook.data.markov_source import Markov, markov
+from attnbook.data.packing import PackedBatches
 from attnbook.data.prose import text
 from attnbook.data.records import measured_on, record_path
 from attnbook.data.reversal_task import reversal, reversal_attention
@@ -30,6 +32,7 @@ __all__ = [
     "Digits",
     "HubTokenizer",
     "Markov",
+    "PackedBatches",
     "Plays",
     "Vocabulary",
     "WordPieces",

@@ -10,6 +10,7 @@ from attnbook.arrays.arguments import check_int
 from attnbook.data.ids import check_id, ids_of, iterator
 from attnbook.data.vocabulary import Vocabulary
 from attnbook.masking.masks import padding
+from attnbook.masking.rules import Documents
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +26,9 @@ class Batch:
     source_lengths : int64 array, shape (b,), or None
     target_lengths : int64 array, shape (b,)
         The number of tokens in each row that are not padding, including start and stop.
+    target_documents : int64 array, shape (b, n_target), optional
+        The document of each token, if several share a row, as in `PackedBatches`. A document is in
+        one piece, and padding is one more document.
 
     Raises
     ------
@@ -55,11 +59,20 @@ class Batch:
     target: Annotated[np.ndarray, "b n_target"]
     source_lengths: Annotated[np.ndarray, "b"] | None
     target_lengths: Annotated[np.ndarray, "b"]
+    target_documents: Annotated[np.ndarray, "b n_target"] | None = None
 
     def __post_init__(self):
         self._check("target")  # whose rows the source is compared with
         if self.source is not None or self.source_lengths is not None:
             self._check("source")
+        if self.target_documents is not None:
+            numbers = ids_of("target_documents", self.target_documents, ndim=2)
+            if numbers.shape != self.target.shape:
+                raise ValueError(
+                    f"target_documents must have the shape of target, {self.target.shape}, "
+                    f"got {numbers.shape}"
+                )
+            object.__setattr__(self, "target_documents", numbers)
 
     def _check(self, name):
         ids = ids_of(name, getattr(self, name), ndim=2)
@@ -96,8 +109,16 @@ class Batch:
 
     @property
     def label_mask(self) -> Annotated[np.ndarray, "b n"]:
-        """True where `labels` holds a token, False where it holds padding."""
-        return padding(self.target_lengths - 1, self.labels.shape[1])[:, 0]
+        """True where `labels` holds the next token of a text, False at its end and in padding."""
+        counts = padding(self.target_lengths - 1, self.labels.shape[1])[:, 0]
+        numbers = self.target_documents
+        return counts if numbers is None else counts & (numbers[:, 1:] == numbers[:, :-1])
+
+    @property
+    def documents(self) -> Documents | None:
+        """The rule that keeps the documents of `inputs` apart; None if each row is one text."""
+        numbers = self.target_documents
+        return None if numbers is None else Documents(numbers[:, :-1])
 
     @property
     def source_mask(self) -> Annotated[np.ndarray, "b 1 1 n_source"] | None:
@@ -122,7 +143,7 @@ class Batch:
                 f"world must be at most the rows of the batch, {len(self)}, got {world}"
             )
         mine = slice(rank, None, world)
-        names = ("source", "target", "source_lengths", "target_lengths")
+        names = ("source", "target", "source_lengths", "target_lengths", "target_documents")
         parts = {name: x[mine] for name in names if (x := getattr(self, name)) is not None}
         return replace(self, **parts)
 

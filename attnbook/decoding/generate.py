@@ -8,13 +8,14 @@ from typing import Annotated, Any
 import numpy as np
 
 from attnbook.arrays.arguments import check_ids
-from attnbook.arrays.array import Array, array_namespace
+from attnbook.arrays.array import Array, Mask, array_namespace
 from attnbook.arrays.lengths import placed
 from attnbook.decoding.kv_cache import KVCache
 from attnbook.decoding.processors import Prefix, Processor, longer
 from attnbook.decoding.request import Decoded, Request, request, request_of
 from attnbook.decoding.sampling import sampler
 from attnbook.kernels import REFERENCE, Impl
+from attnbook.masking.rules import Rule
 from attnbook.transformers.weights import TransformerWeights
 
 
@@ -57,7 +58,8 @@ def greedy_decode(
     pad: int = 0,
     prompt_lengths: Any = None,
     source_lengths: Any = None,
-    source_mask: Annotated[Array, "..."] | None = None,
+    source_mask: Mask | None = None,
+    target_mask: Rule | None = None,
     cache: bool | KVCache = True,
     processors: Sequence[Processor] = (),
     impl: Impl = REFERENCE,
@@ -88,8 +90,11 @@ def greedy_decode(
         Beyond the shortest length, longer prompts are read token by token while the others decode.
     source_lengths : ints of shape (batch,), optional
         How many tokens of each source are real. The rest is hidden.
-    source_mask : boolean array, optional
+    source_mask : boolean array or `masking.Rule`, optional
         A mask in place of `source_lengths`, as in `transformer`: **True = may attend**.
+    target_mask : masking.Rule, optional
+        What the target may attend to, in addition to the causal mask, at every step. A rule grows
+        with the text, which an array does not. Positions count from the first token in the cache.
     cache : bool or KVCache
         Whether to keep the keys and values of every layer, so that each token is read once. If you
         pass a `KVCache`, it is filled, and you can use it afterwards. If it already holds tokens,
@@ -167,6 +172,7 @@ def greedy_decode(
         prompt_lengths=prompt_lengths,
         source_lengths=source_lengths,
         source_mask=source_mask,
+        target_mask=target_mask,
         cache=cache,
         processors=processors,
         impl=impl,

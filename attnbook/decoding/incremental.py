@@ -4,9 +4,12 @@ import contextlib
 import importlib
 from typing import Annotated, Any
 
-from attnbook.arrays.array import Array, array_namespace, library, to_accumulate
+from attnbook.arrays.array import Array, Mask, array_namespace, library, to_accumulate
+from attnbook.arrays.attention_arguments import is_rule
 from attnbook.decoding.kv_cache import KVCache, gather
 from attnbook.kernels import Impl
+from attnbook.masking.rules import Causal, Rule
+from attnbook.multi_head.masks import array_for_heads
 from attnbook.single_head.softmax import log_softmax_of
 from attnbook.transformers.decoder import memory_keys_and_values
 from attnbook.transformers.transformer import decode, encode, mask_for_memory
@@ -25,11 +28,14 @@ class IncrementalDecoder:
         self,
         weights: TransformerWeights,
         source: Array | None,
-        source_mask: Array | None,
+        source_mask: Mask | None,
         cache: KVCache | None,
         impl: Impl,
+        target_mask: Rule | None = None,
     ):
         self.weights, self.cache, self.impl = weights, cache, impl
+        self.rule = None if target_mask is None else target_mask & Causal()
+        self.has_beams = False
         if cache is not None:
             cache.check_weights(weights)
         self.memory_mask = mask_for_memory(source_mask)
@@ -50,6 +56,10 @@ class IncrementalDecoder:
             None if heads is None else tuple(x[:, None, ...] for x in heads)
             for heads in self.memory
         )
+        self.has_beams = True
+        heads: Any = self.memory[0] if self.memory else None
+        if heads is not None and is_rule(self.memory_mask):
+            self.memory_mask = array_for_heads(self.memory_mask, 1, heads[0].shape[-2], heads[0])
         if self.memory_mask is not None and self.memory_mask.ndim == 4:
             self.memory_mask = self.memory_mask[:, None, ...]
 
@@ -95,13 +105,14 @@ class IncrementalDecoder:
             self.tokens, self.n = tokens, 0
         self.n_read = m = tokens.shape[-1]
         with self.no_graph():
+            seen = self._seen(m)
             logits = decode(
-                *(tokens, self.memory, self.weights, None, self.memory_mask),
+                *(tokens, self.memory, self.weights, seen, self.memory_mask),
                 past=self.cache,
                 start=self.n,
                 last=n_rows == 1,
                 impl=self.impl,
-                is_causal=m > 1,  # one token may see all
+                is_causal=m > 1 and seen is None,  # one token may see all
             )
             logits = logits[..., -n_rows:, :]
             if ended is not None:
@@ -116,6 +127,16 @@ class IncrementalDecoder:
                     )
                 logits = xp.where(possible, logits, xp.nan)
             return log_softmax_of(to_accumulate(logits), axis=-1)
+
+    def _seen(self, m):
+        """Return what the rule and the causal order show the newest m tokens of all keys read.
+
+        A cache may have forgotten some of these keys.
+        """
+        if self.rule is None:
+            return None
+        seen = self.rule.intervals(m, self.n + m)
+        return seen.with_axes(1) if self.has_beams and seen.ndim > 2 else seen
 
     def follow(self, parents: Annotated[Array, "batch beams"]) -> None:
         """Continue with these beams, in this order."""

@@ -17,7 +17,7 @@ from attnbook.arrays.arguments import (
     check_int,
     check_same_home,
 )
-from attnbook.arrays.array import Array, array_namespace, to_accumulate
+from attnbook.arrays.array import Array, Mask, array_namespace, broadcast_shapes, to_accumulate
 from attnbook.arrays.lengths import first_keys, lengths_of, placed
 from attnbook.arrays.move import numbers_of
 from attnbook.arrays.weights import check_part
@@ -25,7 +25,9 @@ from attnbook.decoding.incremental import IncrementalDecoder
 from attnbook.decoding.kv_cache import KVCache, gather
 from attnbook.decoding.processors import Prefix, Processor
 from attnbook.kernels import REFERENCE, Impl, check_impl
+from attnbook.masking.rules import Rule
 from attnbook.multi_head.masks import check_head_mask
+from attnbook.transformers.self_attention import STATES
 from attnbook.transformers.transformer import check_source
 from attnbook.transformers.weights import TransformerWeights
 
@@ -162,7 +164,8 @@ def request(
     pad: int = 0,
     prompt_lengths: Any = None,
     source_lengths: Any = None,
-    source_mask: Array | None = None,
+    source_mask: Mask | None = None,
+    target_mask: Rule | None = None,
     cache: bool | KVCache = True,
     processors: Sequence[Processor] = (),
     impl: Impl = REFERENCE,
@@ -189,6 +192,10 @@ def request(
     if weights.target_positions is not None:
         taken = 0 if kept is None else len(kept)
         _check_positions(int(lengths.max()), max_length, weights.target_positions.shape[0] - taken)
+    if target_mask is not None:
+        read = 0 if kept is None else len(kept)
+        read += int(lengths.max()) + max_length - 1  # the last token is not read
+        _check_target_mask(target_mask, weights, batch, read)
     if source_lengths is not None:
         source_mask = _check_source_lengths(source_lengths, source, source_mask)
     if source_mask is not None and weights.encoder is not None:
@@ -199,7 +206,7 @@ def request(
     stop = stop if isinstance(stop, Iterable) else () if stop is None else (stop,)
     stop = tuple(_check_token("stop", token, known) for token in stop)
     pad = _check_token("pad", pad, known)
-    decoder = IncrementalDecoder(weights, source, source_mask, kept, impl)
+    decoder = IncrementalDecoder(weights, source, source_mask, kept, impl, target_mask)
     return Request(decoder, prompt, lengths, max_length, stop, pad, _check_processors(processors))
 
 
@@ -241,6 +248,23 @@ def _check_positions(n, max_length, places):
             f"max_length must be at most {places - n + 1} after a prompt of {n} tokens with "
             f"{places} free learned positions, got {max_length}"
         )
+
+
+def _check_target_mask(rule, weights, batch, n):
+    """Raise unless the rule says what a decoder may attend to in each sequence of n tokens."""
+    if not isinstance(rule, Rule):
+        raise TypeError(
+            f"target_mask must be a masking.Rule, because the target grows, "
+            f"got {type(rule).__name__}"
+        )
+    if broadcast_shapes(rule.leading, (batch,)) != (batch,):
+        raise ValueError(
+            f"target_mask must have leading axes that broadcast to ({batch},), got {rule.leading}"
+        )
+    rule.check_keys(n)
+    for i, layer in enumerate(weights.decoder.layers):
+        if type(layer.self_attention) in STATES:
+            raise ValueError(f"target_mask must be None, since layer {i} keeps a state")
 
 
 def _check_source_lengths(lengths, source, source_mask):

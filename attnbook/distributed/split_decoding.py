@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from attnbook.arrays.attention_arguments import check_mask
+from attnbook.arrays.attention_arguments import check_mask, is_rule
 from attnbook.distributed.processes import Processes, flat, unflat
 from attnbook.distributed.states import (
     check_arguments,
@@ -89,6 +89,10 @@ def decode_attention(
     def check():
         factor = check_arguments(query, key, value, scale)
         if mask is not None:
+            if is_rule(mask):  # the last key of a process is not the last of all
+                raise TypeError(
+                    f"mask must be a tensor, since each process has some of the keys, got {mask}"
+                )
             check_mask(mask, query, (query.shape[-2], key.shape[-2]))
         shape = (*query.shape[:-1], value.shape[-1])
         common = [f"query {tuple(query.shape)}", f"values of width {shape[-1]}"]

@@ -174,7 +174,7 @@ class Rule:
                 own = arrays[id(x)]
                 has_batch = own.ndim > (index is not None)
                 where = (*([b] if has_batch else []), *([] if index is None else [index]))
-                return own[where]
+                return own[where] if where else own  # FlexAttention has no x[()]
 
             return self.allows(q_idx + (n_k - n_q), kv_idx, at)
 
@@ -463,6 +463,31 @@ class Documents(Rule):
         if counts.ndim != 1:
             raise ValueError(f"lengths must have shape (documents,), got {counts.shape}")
         return cls(np.repeat(np.arange(len(counts)), counts.astype(np.intp)))
+
+    @property
+    def positions(self) -> Annotated[np.ndarray, "... n"]:
+        """The position of each token in its document: 0, 1, 2, … from its first token on."""
+        index = np.arange(self.ids.shape[-1])
+        return index - np.maximum.accumulate(np.where(self._begins, index, 0), axis=-1)
+
+    @property
+    def longest(self) -> int:
+        """The length of the longest document; of several pieces, the longest counts."""
+        return int(self.positions.max(initial=-1)) + 1
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each document is in one piece."""
+        shape = (math.prod(self.leading), self.ids.shape[-1])
+        rows = zip(self.ids.reshape(shape), self._begins.reshape(shape), strict=True)
+        return all(len(np.unique(ids)) == np.count_nonzero(begins) for ids, begins in rows)
+
+    @property
+    def _begins(self) -> np.ndarray:
+        """Where a token is the first of a piece of a document."""
+        first = np.ones(self.ids.shape, bool)
+        first[..., 1:] = self.ids[..., 1:] != self.ids[..., :-1]
+        return first
 
     def allows(self, position: Any, key: Any, at: At) -> Any:
         inside = position >= 0  # a query may stand before all keys

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from attnbook.arrays.arguments import check_ids
-from attnbook.arrays.array import Array
+from attnbook.arrays.array import Array, Mask
 from attnbook.arrays.weights import Weights, check_part
 from attnbook.kernels import REFERENCE, Impl, check_impl
 from attnbook.multi_head.masks import check_head_mask
@@ -83,7 +83,7 @@ class BertWeights(Weights):
 def bert(
     ids: Annotated[Array, "... n"],
     weights: BertWeights,
-    mask: Annotated[Array, "..."] | None = None,
+    mask: Mask | None = None,
     *,
     token_types: Annotated[Array, "... n"] | None = None,
     impl: Impl = REFERENCE,
@@ -97,7 +97,7 @@ def bert(
     ids : integer array t, shape (..., n)
         Token ids from 0 to V - 1.
     weights : BertWeights
-    mask : boolean array that broadcasts to (..., h, n, n), optional
+    mask : boolean array that broadcasts to (..., h, n, n), or a `masking.Rule`, optional
         **True = may attend.** ``masking.padding`` of lengths (batch, 1), which has the shape
         (batch, 1, 1, n), hides the padding, and so does the mask of `WordPieces.encode_batch`.
     token_types : integer array s, shape (..., n), optional

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from attnbook import kernels
 from attnbook.arrays.arguments import check_bool
-from attnbook.arrays.array import Array, array_namespace, to_accumulate
+from attnbook.arrays.array import Array, Mask, array_namespace, to_accumulate
 from attnbook.arrays.intervals import Intervals
 from attnbook.arrays.projections import check_inputs, project
 from attnbook.arrays.weights import check_part
@@ -45,7 +45,7 @@ def attend(
     query: Array,
     heads: KeysAndValues,
     weights: MultiHeadWeights,
-    mask: Array | None,
+    mask: Mask | None,
     *,
     turn: Turn | None = None,
     bias: Array | None = None,
@@ -63,9 +63,10 @@ def attend(
         q = NORMALIZED[type(weights.q_norm)](q, weights.q_norm)
     q = q if turn is None else turn(q)
     scale = 1 / math.sqrt(q.shape[-1]) if weights.scale is None else weights.scale
+    seen: Any = mask
     if mask is not None:
-        mask, is_causal = visible_to_heads(mask, q.shape[-2], heads[0].shape[-2], is_causal)
-    keys = Keys(*heads, mask, bias, is_causal)
+        seen, is_causal = visible_to_heads(mask, q.shape[-2], heads[0].shape[-2], is_causal)
+    keys = Keys(*heads, seen, bias, is_causal)
     if weights.window is not None:
         keys = in_window(keys, q.shape[-2], weights.window)
     if weights.sinks is not None:
@@ -133,7 +134,7 @@ def multi_head_attention(
     key: Annotated[Array, "... n_k d_key"],
     value: Annotated[Array, "... n_k d_value"],
     weights: MultiHeadWeights,
-    mask: Annotated[Array, "..."] | None = None,
+    mask: Mask | None = None,
     *,
     bias: Annotated[Array, "..."] | None = None,
     is_causal: bool = False,
@@ -152,7 +153,7 @@ def multi_head_attention(
     value : array Z, shape (..., n_k, d_value)
         For self-attention, pass one array three times.
     weights : MultiHeadWeights
-    mask : boolean array that broadcasts to (..., h, n_q, n_k), optional
+    mask : boolean array that broadcasts to (..., h, n_q, n_k), or a `masking.Rule`, optional
         **True = may attend.** A mask with 2 axes applies to all heads and sequences. If each
         sequence of a batch has a mask of its own, the mask needs an axis for the heads,
         (batch, 1, n_q, n_k); a padding mask has shape (batch, 1, 1, n_k). If there are as many

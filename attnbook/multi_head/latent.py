@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 from attnbook import kernels
 from attnbook.arrays.arguments import check_bool, check_choice, check_float, check_floats
-from attnbook.arrays.array import Array, array_namespace
+from attnbook.arrays.array import Array, Mask, array_namespace
 from attnbook.arrays.projections import check_width, project
 from attnbook.arrays.weights import check_part
 from attnbook.kernels import REFERENCE, Impl, check_impl
@@ -49,7 +49,7 @@ def attend_to_latents(
     x: Array,
     latents: Latents,
     weights: LatentWeights,
-    mask: Array | None,
+    mask: Mask | None,
     *,
     turn: Turn | None = None,
     bias: Array | None = None,
@@ -74,9 +74,10 @@ def attend_to_latents(
         if callable(impl):  # which gets as many key heads as query heads
             k, v = repeat_heads(k, v, h)
     q = xp.concat([q_nope, q_rope], axis=-1)
+    seen: Any = mask
     if mask is not None:
-        mask, is_causal = visible_to_heads(mask, q.shape[-2], k.shape[-2], is_causal)
-    mixed = kernels.attention(impl, q, k, v, mask, bias, scale, is_causal)
+        seen, is_causal = visible_to_heads(mask, q.shape[-2], k.shape[-2], is_causal)
+    mixed = kernels.attention(impl, q, k, v, seen, bias, scale, is_causal)
     if form == "absorbed":
         up = split_heads_of(weights.W_UV, h)  # (h, r, d_v)
         mixed = xp.matmul(xp.astype(mixed, up.dtype, copy=False), up)
@@ -105,7 +106,7 @@ def _turned(x: Array, turn: Turn | None) -> Array:
 def latent_attention(
     x: Annotated[Array, "... n d_model"],
     weights: LatentWeights,
-    mask: Annotated[Array, "..."] | None = None,
+    mask: Mask | None = None,
     *,
     rotary: Rotary | None = None,
     bias: Annotated[Array, "..."] | None = None,
@@ -126,7 +127,7 @@ def latent_attention(
     ----------
     x : array X, shape (..., n, d_model)
     weights : LatentWeights
-    mask : boolean array that broadcasts to (..., h, n, n), optional
+    mask : boolean array that broadcasts to (..., h, n, n), or a `masking.Rule`, optional
         **True = may attend.** Its axes are read as in `multi_head_attention`.
     rotary : positions.Rotary, optional
         How the last d_rope features of the queries and the shared key are rotated; the first token

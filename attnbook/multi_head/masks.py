@@ -16,7 +16,7 @@ from attnbook.arrays.intervals import Intervals
 
 def check_head_mask(
     name: str,
-    mask: Array | None,
+    mask: Any,
     like_name: str,
     like: Any,
     queries: Any,
@@ -73,6 +73,14 @@ def visible_to_heads(mask: Any, n_q: int, n_k: int, is_causal: bool) -> tuple[An
     if isinstance(mask, Intervals) and mask.ndim > 2:
         mask = mask.made("heads", lambda mask=mask: mask.with_axes(1))
     return mask, is_causal
+
+
+def array_for_heads(mask: Any, n_q: int, n_k: int, like: Array) -> Any:
+    """Return the mask (..., 1, n_q, n_k) that a rule stands for; arrays and None stay."""
+    if not is_rule(mask):
+        return mask
+    made = mask.dense(n_q, n_k, like=like)
+    return made if made.ndim < 3 else made[..., None, :, :]
 
 
 def _scores_shapes(

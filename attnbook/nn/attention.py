@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from attnbook.arrays.array import Array
+from attnbook.arrays.array import Array, Mask
 from attnbook.multi_head.attention import multi_head_attention
 from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.nn.module import AttendingModule
@@ -30,7 +30,7 @@ class _Heads(AttendingModule):
         query: Array,
         key: Array | None = None,
         value: Array | None = None,
-        mask: Array | None = None,
+        mask: Mask | None = None,
         *,
         is_causal: bool = False,
     ) -> Array:

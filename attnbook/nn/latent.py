@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from attnbook.arrays.array import Array
+from attnbook.arrays.array import Array, Mask
 from attnbook.multi_head.latent import latent_attention
 from attnbook.multi_head.latent_weights import LatentWeights
 from attnbook.nn.module import AttendingModule
@@ -55,7 +55,7 @@ class LatentAttention(AttendingModule, kind=LatentWeights):
     def forward(
         self,
         x: Array,
-        mask: Array | None = None,
+        mask: Mask | None = None,
         *,
         rotary: Rotary | None = None,
         bias: Array | None = None,

@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from attnbook.arrays.array import Array
+from attnbook.arrays.array import Array, Mask
 from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.nn.attention import MultiHeadAttention
 from attnbook.nn.feed_forward import FeedForward, GatedFeedForward
@@ -22,7 +22,7 @@ class EncodingModule(DroppingModule):
     def forward(
         self,
         x: Array,
-        mask: Array | None = None,
+        mask: Mask | None = None,
         *,
         rotate: bool = False,
         bias: Array | None = None,
@@ -38,8 +38,8 @@ class DecodingModule(DroppingModule):
         self,
         x: Array,
         memory: Array | None = None,
-        mask: Array | None = None,
-        memory_mask: Array | None = None,
+        mask: Mask | None = None,
+        memory_mask: Mask | None = None,
         *,
         rotate: bool = False,
         bias: Array | None = None,

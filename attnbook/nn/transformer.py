@@ -4,7 +4,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from attnbook.arrays.array import Array
+from attnbook.arrays.array import Array, Mask
+from attnbook.masking.rules import Documents
 from attnbook.nn.layers import DecoderLayer, DecodingModule, EncoderLayer, EncodingModule
 from attnbook.nn.normalization import LayerNorm, RMSNorm
 from attnbook.nn.torch_module import DroppingModule, TorchModule
@@ -210,10 +211,11 @@ class Transformer(DroppingModule, kind=TransformerWeights):
         source: Array | None,
         target: Array,
         *,
-        source_mask: Array | None = None,
-        target_mask: Array | None = None,
-        memory_mask: Array | None = None,
+        source_mask: Mask | None = None,
+        target_mask: Mask | None = None,
+        memory_mask: Mask | None = None,
         is_causal: bool = True,
+        documents: Documents | None = None,
     ) -> Array:
         """Return `transformer`; `source` is None if there is no encoder."""
         masks: Any = {
@@ -221,9 +223,8 @@ class Transformer(DroppingModule, kind=TransformerWeights):
             "target_mask": target_mask,
             "memory_mask": memory_mask,
         }
-        return transformer(
-            source, target, self.weights, **masks, is_causal=is_causal, **self._how()
-        )
+        options: Any = {"is_causal": is_causal, "documents": documents} | self._how()
+        return transformer(source, target, self.weights, **masks, **options)
 
     @classmethod
     def _weights_of(cls, module: Any) -> TransformerWeights:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from attnbook import kernels
 from attnbook.arrays.arguments import check_floats
-from attnbook.arrays.array import Array, array_namespace, broadcast_shapes, sum_to_shape
+from attnbook.arrays.array import Array, Mask, array_namespace, broadcast_shapes, sum_to_shape
 from attnbook.arrays.attention_arguments import check_attention, dense, visible
 from attnbook.kernels.naive import weights_of, widen
 
@@ -39,7 +39,7 @@ def _attention_vjp(
 def attention_weights(
     query: Annotated[Array, "... n_q d_k"],
     key: Annotated[Array, "... n_k d_k"],
-    mask: Annotated[Array, "..."] | None = None,
+    mask: Mask | None = None,
     *,
     bias: Annotated[Array, "..."] | None = None,
     scale: float | None = None,
@@ -57,7 +57,7 @@ def attention_weights(
     key : array, shape (..., n_k, d_k)
         Has the library, device and dtype of `query`. Leading axes broadcast, so for grouped heads
         you pass queries (..., kv, group, n_q, d_k) and keys (..., kv, 1, n_k, d_k).
-    mask : boolean array that broadcasts to (..., n_q, n_k), optional
+    mask : boolean array that broadcasts to (..., n_q, n_k), or a `masking.Rule`, optional
         **True = may attend.**
     bias : array that broadcasts to (..., n_q, n_k), optional
         Finite numbers that are added to the scaled scores, in the dtype of `query`.
@@ -108,9 +108,8 @@ def attention_weights(
     array([[0.5, 0.5, 0. , 0. ]])
     """
     scale = check_attention({"query": query, "key": key}, mask, bias, scale, is_causal)
-    mask, is_causal = visible(mask, query.shape[-2], key.shape[-2], is_causal)
-    mask = dense(mask, query)
-    weights = weights_of(query, key, mask, bias, scale, is_causal)
+    seen, is_causal = visible(mask, query.shape[-2], key.shape[-2], is_causal)
+    weights = weights_of(query, key, dense(seen, query), bias, scale, is_causal)
     return array_namespace(query).astype(weights, query.dtype, copy=False)
 
 
@@ -118,7 +117,7 @@ def attention(
     query: Annotated[Array, "... n_q d_k"],
     key: Annotated[Array, "... n_k d_k"],
     value: Annotated[Array, "... n_k d_v"],
-    mask: Annotated[Array, "..."] | None = None,
+    mask: Mask | None = None,
     *,
     bias: Annotated[Array, "..."] | None = None,
     scale: float | None = None,
@@ -188,8 +187,8 @@ def attention(
     kernels.check_impl(impl)
     arrays = {"query": query, "key": key, "value": value}
     scale = check_attention(arrays, mask, bias, scale, is_causal)
-    mask, is_causal = visible(mask, query.shape[-2], key.shape[-2], is_causal)
-    return kernels.attention(impl, query, key, value, mask, bias, scale, is_causal)
+    seen, is_causal = visible(mask, query.shape[-2], key.shape[-2], is_causal)
+    return kernels.attention(impl, query, key, value, seen, bias, scale, is_causal)
 
 
 def attention_vjp(
@@ -197,7 +196,7 @@ def attention_vjp(
     key: Annotated[Array, "... n_k d_k"],
     value: Annotated[Array, "... n_k d_v"],
     grad_output: Annotated[Array, "... n_q d_v"],
-    mask: Annotated[Array, "..."] | None = None,
+    mask: Mask | None = None,
     *,
     bias: Annotated[Array, "..."] | None = None,
     scale: float | None = None,
@@ -261,7 +260,7 @@ def attention_vjp(
     arrays = {"query": query, "key": key, "value": value}
     kernels.check_impl(impl)
     scale = check_attention(arrays, mask, bias, scale, is_causal)
-    mask, is_causal = visible(mask, query.shape[-2], key.shape[-2], is_causal)
+    seen, is_causal = visible(mask, query.shape[-2], key.shape[-2], is_causal)
     check_floats(query=query, grad_output=grad_output)
     leading = broadcast_shapes(*(tuple(x.shape[:-2]) for x in arrays.values())) or ()
     expected = (*leading, query.shape[-2], value.shape[-1])
@@ -273,10 +272,9 @@ def attention_vjp(
     xp = array_namespace(query)
     if impl == kernels.REFERENCE:
         q, k, v, grad_output = widen(query, key, value, grad_output)
-        mask = dense(mask, query)
-        grads = _attention_vjp(q, k, v, grad_output, mask, bias, scale, is_causal)
+        grads = _attention_vjp(q, k, v, grad_output, dense(seen, query), bias, scale, is_causal)
     else:
-        rest = (grad_output, mask, bias, scale, is_causal)
+        rest = (grad_output, seen, bias, scale, is_causal)
         grads = kernels.attention_vjp(impl, query, key, value, *rest)
     summed = [
         xp.astype(sum_to_shape(grad, tuple(x.shape)), x.dtype, copy=False)

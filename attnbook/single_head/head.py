@@ -6,7 +6,7 @@ from typing import Annotated
 import numpy as np
 
 from attnbook.arrays.arguments import check_int, generator
-from attnbook.arrays.array import Array
+from attnbook.arrays.array import Array, Mask
 from attnbook.arrays.projections import check_inputs, project
 from attnbook.arrays.weights import Weights, check_part
 from attnbook.kernels import REFERENCE, Impl, check_impl
@@ -110,7 +110,7 @@ def single_head_attention(
     key: Annotated[Array, "... n_k d_key"],
     value: Annotated[Array, "... n_k d_value"],
     weights: SingleHeadWeights,
-    mask: Annotated[Array, "..."] | None = None,
+    mask: Mask | None = None,
     *,
     is_causal: bool = False,
     impl: Impl = REFERENCE,
@@ -128,7 +128,7 @@ def single_head_attention(
         another array, whose width may differ from that of the query if W_K and W_V have that many
         rows.
     weights : SingleHeadWeights
-    mask : boolean array that broadcasts to (..., n_q, n_k), optional
+    mask : boolean array that broadcasts to (..., n_q, n_k), or a `masking.Rule`, optional
         **True = may attend.**
     is_causal : bool
         Also hide every key that comes later than its query, as in `attention`.

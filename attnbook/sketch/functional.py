@@ -7,8 +7,8 @@ import array_api_compat
 import numpy as np
 
 from attnbook.arrays.arguments import check_bool, check_int
-from attnbook.arrays.array import Array, array_namespace, broadcast_shapes
-from attnbook.arrays.attention_arguments import check_attention
+from attnbook.arrays.array import Array, Mask, array_namespace, broadcast_shapes
+from attnbook.arrays.attention_arguments import array_of, check_attention
 from attnbook.arrays.lengths import placed
 from attnbook.arrays.move import move
 from attnbook.sketch.engines import ENGINES
@@ -24,7 +24,7 @@ def sketch_attention(
     query: Annotated[Array, "... n_q d_k"],
     key: Annotated[Array, "... n_k d_k"],
     value: Annotated[Array, "... n_k d_v"],
-    mask: Annotated[Array, "..."] | None = None,
+    mask: Mask | None = None,
     *,
     hash: Any,
     is_causal: bool = False,
@@ -45,7 +45,7 @@ def sketch_attention(
     key : array, shape (..., n_k, d_k)
     value : array, shape (..., n_k, d_v)
         Leading axes broadcast. Each sequence has tables of its own, with the same hash.
-    mask : boolean array that broadcasts to (..., n_q, n_k), optional
+    mask : boolean array that broadcasts to (..., n_q, n_k), or a `masking.Rule`, optional
         **True = may attend.** Keys that no query may see are not put into the tables. A mask that
         differs between queries needs impl ``"reference"``.
     hash : SimHash, StableHash, LiftedHash, GivenHash or your own
@@ -106,9 +106,10 @@ def sketch_attention(
     xp = array_namespace(query)
     n_q, n_k, d_v = query.shape[-2], key.shape[-2], value.shape[-1]
     stacks = [query, key, value]
-    if mask is not None:
-        rows = 1 if mask.ndim < 2 else mask.shape[-2]
-        stacks.append(xp.broadcast_to(mask, (*mask.shape[:-2], rows, n_k)))
+    seen = array_of(mask, n_q, n_k, query)
+    if seen is not None:
+        rows = 1 if seen.ndim < 2 else seen.shape[-2]
+        stacks.append(xp.broadcast_to(seen, (*seen.shape[:-2], rows, n_k)))
     leading: tuple[int, ...] = ()
     for x in stacks:
         leading = broadcast_shapes(leading, tuple(x.shape[:-2])) or ()

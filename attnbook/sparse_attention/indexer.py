@@ -3,11 +3,11 @@ r"""The lightning indexer: cheap scores of all keys, and the loss that teaches t
 .. math:: I_{ij} = \sum_h w_{hi} \operatorname{ReLU}(q_{hi} \cdot k_j)
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from attnbook.arrays.arguments import check_floats
-from attnbook.arrays.array import Array, array_namespace, broadcast_shapes, to_accumulate
-from attnbook.arrays.attention_arguments import check_mask
+from attnbook.arrays.array import Array, Mask, array_namespace, broadcast_shapes, to_accumulate
+from attnbook.arrays.attention_arguments import array_of, check_mask
 from attnbook.single_head.softmax import log_softmax_of
 
 
@@ -97,7 +97,7 @@ def indexer_scores_of(query: Array, key: Array, weight: Array) -> Array:
 def indexer_loss(
     scores: Annotated[Array, "... n_q n_k"],
     weights: Annotated[Array, "... n_q n_k"],
-    mask: Annotated[Array, "..."] | None = None,
+    mask: Mask | None = None,
 ) -> Annotated[Array, "... n_q"]:
     r"""Return how far the softmax of an indexer's scores is from true attention weights.
 
@@ -111,7 +111,7 @@ def indexer_loss(
     weights : array, shape (..., n_q, n_k), of the dtype of `scores`
         Attention weights p, such as the mean over all heads that share a selection. Each row
         sums to 1, or is 0 where nothing is visible.
-    mask : boolean array that broadcasts to (..., n_q, n_k), optional
+    mask : boolean array that broadcasts to (..., n_q, n_k), or a `masking.Rule`, optional
         **True = may attend.** The softmax of the scores covers only these keys.
 
     Returns
@@ -149,9 +149,11 @@ def indexer_loss(
             f"weights must have the shape of scores {tuple(scores.shape)}, "
             f"got {tuple(weights.shape)}"
         )
+    seen: Any = mask
     if mask is not None:
         check_mask(mask, scores, tuple(scores.shape), query_name="scores")
-    loss = indexer_loss_of(to_accumulate(scores), to_accumulate(weights), mask)
+        seen = array_of(mask, scores.shape[-2], scores.shape[-1], scores)
+    loss = indexer_loss_of(to_accumulate(scores), to_accumulate(weights), seen)
     return array_namespace(scores).astype(loss, scores.dtype, copy=False)
 
 

@@ -6,15 +6,20 @@ import array_api_compat
 
 from attnbook.arrays.arguments import check_array, check_bool, check_float, check_int
 from attnbook.arrays.arguments import check_same_home as check_home
-from attnbook.arrays.array import Array, array_namespace, broadcast_shapes, to_accumulate
-from attnbook.arrays.attention_arguments import causal_mask, check_attention, check_mask
+from attnbook.arrays.array import Array, Mask, array_namespace, broadcast_shapes, to_accumulate
+from attnbook.arrays.attention_arguments import (
+    array_of,
+    causal_mask,
+    check_attention,
+    check_mask,
+)
 from attnbook.kernels.naive import softmax_of
 
 
 def top_keys(
     scores: Annotated[Array, "... n_q n_k"],
     k: int,
-    mask: Annotated[Array, "..."] | None = None,
+    mask: Mask | None = None,
     *,
     is_causal: bool = False,
 ) -> Annotated[Array, "... n_q n_top"]:
@@ -27,7 +32,7 @@ def top_keys(
         selected.
     k : int
         The number of keys to select for each query, at least 0.
-    mask : boolean array that broadcasts to (..., n_q, n_k), optional
+    mask : boolean array that broadcasts to (..., n_q, n_k), or a `masking.Rule`, optional
         **True = may attend.**
     is_causal : bool
         Also hide every key that comes later than its query. The **last** query is aligned with the
@@ -66,6 +71,7 @@ def top_keys(
         raise ValueError(f"scores must have shape (..., n_q, n_k), got {tuple(scores.shape)}")
     if mask is not None:
         check_mask(mask, scores, tuple(scores.shape), query_name="scores")
+        mask = array_of(mask, scores.shape[-2], scores.shape[-1], scores)
     wide = to_accumulate(scores)
     xp = array_namespace(wide)
     if is_causal:

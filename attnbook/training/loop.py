@@ -51,10 +51,11 @@ def train(
     ----------
     model : torch.nn.Module
         Called as ``model(source, inputs, source_mask=…, target_mask=…)``, it must return logits
-        (b, n, V), as `attnbook.nn.Transformer` does. ``torch.compile`` may have compiled it.
+        (b, n, V), as `attnbook.nn.Transformer` does. A packed batch also passes ``documents=…``.
+        ``torch.compile`` may have compiled it.
     batches : callable
         ``batches(step)`` returns the `Batch` of the update that follows `step` updates. It must
-        return the same batch at every call, as `attnbook.data.Batches` does.
+        return the same batch at every call, as `attnbook.data.Batches` and `PackedBatches` do.
     settings : Settings
     loss : callable, optional
         ``loss(logits, labels, mask)`` returns the mean over the tokens where `mask` is True. The

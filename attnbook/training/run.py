@@ -174,7 +174,9 @@ def predict(model, batch, device, precision):
         return None if x is None else torch.tensor(x, device=device)
 
     mask = tensor(batch.label_mask)
-    target_mask = None if batch.label_mask.all() else mask[:, None, None]
+    documents, is_full = batch.documents, batch.label_mask.all()
+    target_mask = None if is_full or documents is not None else mask[:, None, None]
+    packed = {} if documents is None else {"documents": documents}
     half = HALF.get(precision)
     with torch.autocast(device.type, dtype=half or torch.bfloat16, enabled=half is not None):
         logits = model(
@@ -182,6 +184,7 @@ def predict(model, batch, device, precision):
             tensor(batch.inputs),
             source_mask=tensor(batch.source_mask),
             target_mask=target_mask,
+            **packed,
         )
     # a loss in half precision would have two or three digits
     return logits.float() if logits.dtype.itemsize < 4 else logits, tensor(batch.labels), mask

@@ -11,7 +11,7 @@ from typing import Annotated
 import numpy as np
 
 from attnbook.arrays.arguments import check_floats, check_int, generator
-from attnbook.arrays.array import Array
+from attnbook.arrays.array import Array, Mask
 from attnbook.arrays.projections import check_width, project
 from attnbook.arrays.weights import Weights, check_part
 from attnbook.kernels import REFERENCE, Impl, check_impl
@@ -27,7 +27,7 @@ from attnbook.transformers.residual import residual
 
 
 def transformer_block_of(
-    x: Array, weights: "TransformerBlockWeights", mask: Array | None, impl: Impl = REFERENCE
+    x: Array, weights: "TransformerBlockWeights", mask: Mask | None, impl: Impl = REFERENCE
 ) -> Array:
     def attended(x: Array) -> Array:
         query, key, value = [
@@ -124,7 +124,7 @@ class TransformerBlockWeights(Weights):
 def transformer_block(
     x: Annotated[Array, "... n d_model"],
     weights: TransformerBlockWeights,
-    mask: Annotated[Array, "..."] | None = None,
+    mask: Mask | None = None,
     *,
     impl: Impl = REFERENCE,
 ) -> Annotated[Array, "... n d_model"]:
@@ -137,7 +137,7 @@ def transformer_block(
     ----------
     x : array, shape (..., n, d_model)
     weights : TransformerBlockWeights
-    mask : boolean array that broadcasts to (..., h, n, n), optional
+    mask : boolean array that broadcasts to (..., h, n, n), or a `masking.Rule`, optional
         **True = may attend.**
     impl : str or callable
         The implementation, as in `attention`.
@@ -168,7 +168,7 @@ def transformer_block(
     return transformer_block_of(x, weights, mask, impl)
 
 
-def _check(x: Array, weights: TransformerBlockWeights, mask: Array | None) -> None:
+def _check(x: Array, weights: TransformerBlockWeights, mask: Mask | None) -> None:
     check_part("weights", weights, TransformerBlockWeights)
     check_floats(x=x, weights=weights.W_query)
     check_width("x", x, weights.W_query.shape[0])

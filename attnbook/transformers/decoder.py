@@ -5,7 +5,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from attnbook.arrays.arguments import check_floats
-from attnbook.arrays.array import Array, broadcast_shapes
+from attnbook.arrays.array import Array, Mask, broadcast_shapes
 from attnbook.arrays.projections import check_width
 from attnbook.kernels import REFERENCE, Impl, check_impl
 from attnbook.multi_head.attention import KeysAndValues, attend, keys_and_values
@@ -87,8 +87,8 @@ def decoder_layer(
     x: Annotated[Array, "... n_t d_model"],
     memory: Annotated[Array, "... n_s d_memory"] | None,
     weights: DecoderLayerWeights,
-    mask: Annotated[Array, "..."] | None = None,
-    memory_mask: Annotated[Array, "..."] | None = None,
+    mask: Mask | None = None,
+    memory_mask: Mask | None = None,
     *,
     drop: Callable[[Array], Array] | None = None,
     rotate: bool = False,
@@ -112,10 +112,10 @@ def decoder_layer(
         The output of the encoder for the source. It is the same in every layer, and it is not
         normalised again. None if the layer has no cross-attention.
     weights : DecoderLayerWeights
-    mask : boolean array that broadcasts to (..., h, n_t, n_t), optional
+    mask : boolean array that broadcasts to (..., h, n_t, n_t), or a `masking.Rule`, optional
         **True = may attend.** The layer masks nothing on its own, so pass ``masking.causal(n_t)``
         to hide the future.
-    memory_mask : boolean array that broadcasts to (..., h, n_t, n_s), optional
+    memory_mask : boolean array that broadcasts to (..., h, n_t, n_s), or a `masking.Rule`, optional
         Which source tokens the target may attend to; (batch, 1, 1, n_s) hides padding.
     drop, rotate, bias
         As in `encoder_layer`. Only self-attention rotates, and the bias, (..., h, n_t, n_t), is
@@ -170,8 +170,8 @@ def decoder(
     x: Annotated[Array, "... n_t d_model"],
     memory: Annotated[Array, "... n_s d_memory"] | None,
     weights: DecoderWeights,
-    mask: Annotated[Array, "..."] | None = None,
-    memory_mask: Annotated[Array, "..."] | None = None,
+    mask: Mask | None = None,
+    memory_mask: Mask | None = None,
     *,
     drop: Callable[[Array], Array] | None = None,
     rotate: bool = False,
@@ -233,8 +233,8 @@ def _check(
     memory: Array | None,
     weights: Any,
     kind: type,
-    mask: Array | None,
-    memory_mask: Array | None,
+    mask: Mask | None,
+    memory_mask: Mask | None,
     rotate: bool,
     drop: Any,
     bias: Array | None,

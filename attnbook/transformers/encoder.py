@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
-from attnbook.arrays.array import Array
+from attnbook.arrays.array import Array, Mask
 from attnbook.kernels import REFERENCE, Impl, check_impl
 from attnbook.normalization.normalization import NORMALIZED
 from attnbook.transformers.layer import EncoderLayerWeights
@@ -46,7 +46,7 @@ def encoder_of(x: Array, weights: EncoderWeights, options: LayerOptions) -> Arra
 def encoder_layer(
     x: Annotated[Array, "... n d_model"],
     weights: EncoderLayerWeights,
-    mask: Annotated[Array, "..."] | None = None,
+    mask: Mask | None = None,
     *,
     drop: Callable[[Array], Array] | None = None,
     rotate: bool = False,
@@ -66,7 +66,7 @@ def encoder_layer(
     x : array, shape (..., n, d_model)
     weights : EncoderLayerWeights
         They determine which of the two orders it is.
-    mask : boolean array that broadcasts to (..., h, n, n), optional
+    mask : boolean array that broadcasts to (..., h, n, n), or a `masking.Rule`, optional
         **True = may attend**, as in `multi_head_attention`.
     drop : callable, optional
         Applied to the output of both sublayers before it is added, and to the hidden units of the
@@ -116,7 +116,7 @@ def encoder_layer(
 def encoder(
     x: Annotated[Array, "... n d_model"],
     weights: EncoderWeights,
-    mask: Annotated[Array, "..."] | None = None,
+    mask: Mask | None = None,
     *,
     drop: Callable[[Array], Array] | None = None,
     rotate: bool = False,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from attnbook.arrays.array import Array
+from attnbook.arrays.array import Array, Mask
 from attnbook.arrays.attention_arguments import is_rule
 from attnbook.kernels import REFERENCE, Impl
 from attnbook.linear_attention.gates import LayerState
@@ -33,9 +33,9 @@ class LayerOptions:
 
     Attributes
     ----------
-    mask : boolean array that broadcasts to (..., h, n, n), optional
+    mask : boolean array that broadcasts to (..., h, n, n), or a `masking.Rule`, optional
         Of self-attention. **True = may attend.**
-    memory_mask : boolean array that broadcasts to (..., h, n_t, n_s), optional
+    memory_mask : boolean array that broadcasts to (..., h, n_t, n_s), or a `masking.Rule`, optional
         Of cross-attention.
     turn : callable, optional
         It rotates queries and keys of self-attention to their positions.
@@ -53,8 +53,8 @@ class LayerOptions:
         The rotations of layers with a `Rotary` of their own, which `with_rotary` enters.
     """
 
-    mask: Array | None = None
-    memory_mask: Array | None = None
+    mask: Mask | None = None
+    memory_mask: Mask | None = None
     turn: Turn | None = None
     bias: Array | None = None
     is_causal: bool = False
@@ -82,8 +82,8 @@ def options_of(
     rotate: bool = False,
     bias: Array | None = None,
     start: int = 0,
-    mask: Array | None = None,
-    memory_mask: Array | None = None,
+    mask: Mask | None = None,
+    memory_mask: Mask | None = None,
     is_causal: bool = False,
     drop: Drop | None = None,
     impl: Impl = REFERENCE,
@@ -135,7 +135,7 @@ def state_self_attention_of(
     return y
 
 
-def shown_tokens(mask: Array) -> Array:
+def shown_tokens(mask: Any) -> Array:
     """Return the mask (..., n) of the tokens that a mask of scores shows, or raise."""
     if is_rule(mask):
         raise ValueError(

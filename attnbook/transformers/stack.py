@@ -6,7 +6,7 @@ from typing import Any, Self
 import numpy as np
 
 from attnbook.arrays.arguments import check_bool, check_float, check_floats, check_int, generator
-from attnbook.arrays.array import Array
+from attnbook.arrays.array import Array, Mask
 from attnbook.arrays.projections import check_width
 from attnbook.arrays.weights import Weights, check_part
 from attnbook.multi_head.masks import check_head_bias, check_head_mask
@@ -148,7 +148,7 @@ def check_stream(
     x: Array,
     weights: Any,
     kind: type,
-    mask: Array | None,
+    mask: Mask | None,
     rotate: bool,
     drop: Any,
     bias: Array | None,

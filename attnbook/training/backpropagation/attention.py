@@ -5,11 +5,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Any
 
-from attnbook.arrays.array import Array, array_namespace, sum_to_shape
-from attnbook.arrays.attention_arguments import causal_mask
+from attnbook.arrays.array import Array, Mask, array_namespace, sum_to_shape
+from attnbook.arrays.attention_arguments import array_of, causal_mask
 from attnbook.arrays.projections import project
 from attnbook.kernels.naive import scores_of, weights_of
 from attnbook.multi_head.heads import merge_heads_of, repeat_heads, split_heads_of
+from attnbook.multi_head.masks import array_for_heads
 from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.multi_head.windows import Keys, with_sinks
 from attnbook.normalization.normalization import NORMALIZED
@@ -53,7 +54,7 @@ def attention_with_vjp(
     query: Annotated[Array, "... n_q d_k"],
     key: Annotated[Array, "... n_k d_k"],
     value: Annotated[Array, "... n_k d_v"],
-    mask: Annotated[Array, "..."] | None = None,
+    mask: Mask | None = None,
     bias: Annotated[Array, "..."] | None = None,
     scale: float | None = None,
     cap: float | None = None,
@@ -97,8 +98,9 @@ def attention_with_vjp(
     array([0.25, 0.25, 0.25])
     """
     xp = array_namespace(query)
+    seen = array_of(mask, query.shape[-2], key.shape[-2], query)
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    A = weights_of(query, key, mask, bias, scale, cap=cap)  # (..., n_q, n_k)
+    A = weights_of(query, key, seen, bias, scale, cap=cap)  # (..., n_q, n_k)
 
     def vjp(grad_output):
         grad_value = xp.matmul(xp.matrix_transpose(A), grad_output)
@@ -118,7 +120,7 @@ def attention_with_vjp(
 def multi_head_with_vjp(
     x: Annotated[Array, "... n d_model"],
     weights: MultiHeadWeights,
-    mask: Annotated[Array, "..."] | None = None,
+    mask: Mask | None = None,
     bias: Annotated[Array, "..."] | None = None,
     positions: AttentionPositions | None = None,
 ) -> tuple[Array, Callable[[Array], tuple[Any, ...]]]:
@@ -150,6 +152,7 @@ def multi_head_with_vjp(
     (8, 4)
     """
     h, h_kv = weights.n_heads, weights.n_kv_heads
+    mask = array_for_heads(mask, x.shape[-2], x.shape[-2], x)
     positions = AttentionPositions() if positions is None else positions
     of_query = split_heads_of(project(x, weights.W_Q, weights.b_Q), h)  # (..., h, n, d_k)
     of_key = split_heads_of(project(x, weights.W_K, weights.b_K), h_kv)

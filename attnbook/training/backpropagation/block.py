@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
-from attnbook.arrays.array import Array
+from attnbook.arrays.array import Array, Mask
 from attnbook.normalization.normalization import NORMALIZED, NormWeights
 from attnbook.positions.piece import AttentionPositions
 from attnbook.training.backpropagation.attention import multi_head_with_vjp
@@ -91,7 +91,7 @@ def _normalized_after(x, sublayer, norm):
 def decoder_layer_with_vjp(
     x: Annotated[Array, "... n d_model"],
     weights: DecoderLayerWeights,
-    mask: Annotated[Array, "..."] | None = None,
+    mask: Mask | None = None,
     bias: Annotated[Array, "..."] | None = None,
     positions: AttentionPositions | None = None,
 ) -> tuple[Annotated[Array, "... n d_model"], Callable[[Array], tuple[Any, ...]]]:

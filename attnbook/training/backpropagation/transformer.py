@@ -4,17 +4,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Any
 
+import numpy as np
+
 from attnbook.arrays.arguments import check_bool
 from attnbook.arrays.array import (
     Array,
+    Mask,
     accumulation_dtype,
     array_namespace,
     dtype_name,
     sum_to_shape,
 )
-from attnbook.arrays.attention_arguments import and_causal, is_rule
+from attnbook.arrays.attention_arguments import and_causal
+from attnbook.arrays.lengths import placed
 from attnbook.arrays.weights import check_part
-from attnbook.multi_head.masks import check_head_mask
+from attnbook.masking.rules import Documents
+from attnbook.multi_head.masks import array_for_heads, check_head_mask
 from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.normalization.normalization import NORMALIZED
 from attnbook.positions.biases import RelativeBias
@@ -26,7 +31,7 @@ from attnbook.training.backpropagation.loss import cross_entropy_vjp
 from attnbook.training.backpropagation.normalization import NORMALIZATION_VJPS
 from attnbook.training.loss import checked_targets, cross_entropy_of
 from attnbook.transformers.feed_forward import FeedForwardWeights, GatedFeedForwardWeights
-from attnbook.transformers.transformer import check_tokens, logits_of, placed_tokens
+from attnbook.transformers.transformer import check_tokens, joined, logits_of, placed_tokens
 from attnbook.transformers.weights import TransformerWeights
 
 NETWORK_KINDS = (FeedForwardWeights, GatedFeedForwardWeights)
@@ -35,7 +40,8 @@ NETWORK_KINDS = (FeedForwardWeights, GatedFeedForwardWeights)
 def transformer_with_vjp(
     inputs: Annotated[Array, "..."],
     weights: TransformerWeights,
-    mask: Annotated[Array, "..."] | None = None,
+    mask: Mask | None = None,
+    documents: Documents | None = None,
 ) -> tuple[Annotated[Array, "... n V"], Callable[[Array], TransformerWeights]]:
     """Return the logits of a decoder-only model, and a vjp that pulls back to its weights.
 
@@ -44,8 +50,10 @@ def transformer_with_vjp(
     inputs : integer array, shape (..., n), or features (..., n, d_model) without an embedding
     weights : TransformerWeights
         They must have no encoder.
-    mask : boolean array that broadcasts to (..., h, n, n), optional
+    mask : boolean array that broadcasts to (..., h, n, n), or a `masking.Rule`, optional
         **True = may attend**; `masking.causal` makes a causal one.
+    documents : Documents, optional
+        Where positions begin anew, as in `transformer`; the mask must hide other documents.
 
     Returns
     -------
@@ -66,7 +74,7 @@ def transformer_with_vjp(
     positions: Any = decoder.positions
     if positions is None:
         positions = Rotary() if weights.positions == "rotary" else AttentionPositions()
-    x = placed_tokens(inputs, table, weights.target_positions, weights)
+    x = placed_tokens(inputs, table, weights.target_positions, weights, documents=documents)
     n, bias, vjps = x.shape[-2], None, []
     if decoder.layers:
         bias = positions.bias(decoder.layers[0].self_attention.n_heads, n, n, x)
@@ -99,7 +107,7 @@ def transformer_with_vjp(
             positions=_positions_vjp(decoder.positions, n, biases),
         )
         if weights.target_positions is not None:
-            grads["target_positions"] = _table_vjp(weights.target_positions, grad_x)
+            grads["target_positions"] = _table_vjp(weights.target_positions, grad_x, documents)
         if table is not None:
             read = embed_vjp(inputs, table, grad_x, scale=weights.scale_embeddings)
             tied = grads.get("target_embedding")
@@ -134,9 +142,14 @@ def _positions_vjp(positions, n, grads):
     return replace(positions, table=summed_by_id(positions.buckets(n, n), rows, n_buckets))
 
 
-def _table_vjp(table, grad_x):
-    """Return the gradient of learned positions, of which the first n were added."""
+def _table_vjp(table, grad_x, documents):
+    """Return the gradient of learned positions, of which the first n were added, or others."""
     xp, n = array_namespace(table), grad_x.shape[-2]
+    if documents is not None:
+        shape = tuple(grad_x.shape[:-1])
+        places = placed(np.broadcast_to(documents.positions, shape).reshape(-1), table)
+        rows = xp.reshape(grad_x, (-1, grad_x.shape[-1]))
+        return summed_by_id(places, rows, table.shape[0])
     read = sum_to_shape(grad_x, tuple(grad_x.shape[-2:]))
     return xp.concat([read, xp.zeros_like(table[n:, :])], axis=0)
 
@@ -148,8 +161,9 @@ def gradients(
     *,
     mask: Annotated[Array, "... n"] | None = None,
     label_smoothing: float = 0.0,
-    target_mask: Annotated[Array, "..."] | None = None,
+    target_mask: Mask | None = None,
     is_causal: bool = True,
+    documents: Documents | None = None,
 ) -> tuple[Annotated[Array, ""], TransformerWeights]:
     r"""Return the loss of a decoder-only model, and its gradient with respect to every weight.
 
@@ -172,7 +186,7 @@ def gradients(
         **True = counts.** Padding must be False. The loss is the mean over the tokens that count.
     label_smoothing : float
         As in `cross_entropy`.
-    target_mask, is_causal
+    target_mask, is_causal, documents
         Which tokens may attend to which, as in `transformer`. Padding at the end needs no
         `target_mask` because no token that counts can see it.
 
@@ -214,14 +228,14 @@ def gradients(
     >>> grads.decoder.layers[0].feed_forward.W_1.shape
     (8, 32)
     """
-    attend = _checked_mask(weights, inputs, target_mask, is_causal)
-    logits, vjp = transformer_with_vjp(inputs, weights, attend)
+    attend = _checked_mask(weights, inputs, target_mask, is_causal, documents)
+    logits, vjp = transformer_with_vjp(inputs, weights, attend, documents)
     targets = checked_targets(logits, targets, mask, label_smoothing)
     loss = cross_entropy_of(logits, targets, mask, label_smoothing)
     return loss, vjp(cross_entropy_vjp(logits, targets, mask, label_smoothing=label_smoothing))
 
 
-def _checked_mask(weights, inputs, target_mask, is_causal):
+def _checked_mask(weights, inputs, target_mask, is_causal, documents):
     """Return the mask of every attention, or raise."""
     check_part("weights", weights, TransformerWeights)
     check_bool("is_causal", is_causal)
@@ -244,11 +258,10 @@ def _checked_mask(weights, inputs, target_mask, is_causal):
             f"weights must be float32 or float64 to be trained, got {dtype_name(like.dtype)}"
         )
     tables = weights.target_embedding, weights.target_positions
-    tokens = check_tokens("inputs", inputs, weights, *tables, "target_embedding")
+    tokens = check_tokens("inputs", inputs, weights, *tables, "target_embedding", documents)
     attentions = [layer.self_attention for layer in weights.decoder.layers]
     check_head_mask("target_mask", target_mask, "inputs", inputs, tokens, tokens, attentions)
     positions = inputs[..., None] if weights.target_embedding is not None else inputs
-    if is_rule(target_mask):
-        target_mask = target_mask.dense(positions.shape[-2], like=positions)
-        target_mask = target_mask if target_mask.ndim < 3 else target_mask[..., None, :, :]
+    n = positions.shape[-2]
+    target_mask = array_for_heads(joined(target_mask, documents), n, n, positions)
     return and_causal(target_mask, positions, positions) if is_causal else target_mask
