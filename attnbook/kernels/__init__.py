@@ -114,7 +114,10 @@ LADDER = (
         *("packed", _CPU, "cpu", _SINGLE, "numba", "tiled", "compiled tiles in registers"),
         *(True, True),
     ),
-    Kernel("cupy_tiled", ("cupy",), "cuda", _SINGLE, "cupy", "tiled", "tiles in shared memory"),
+    Kernel(
+        *("cupy_tiled", ("cupy",), "cuda", _SINGLE, "cupy", "tiled", "tiles in shared memory"),
+        reads_intervals=True,
+    ),
     Kernel(
         *("triton", ("torch",), "cuda", _SINGLE, "triton", "tiled", "Tensor Cores (16 bit)", True),
         reads_intervals=True,

@@ -2,9 +2,9 @@ r"""Attention in one CUDA C++ kernel: tiles in shared memory, a running softmax 
 
 In `tiled.cu` every number is read once where it can be: a block of threads keeps a tile of queries,
 walks over the keys and values a tile at a time through shared memory, and holds scores, maxima,
-sums and outputs in registers. No score goes to the GPU's memory. Tiles that the causal mask hides
-are not visited. Where few queries face many keys, the keys are split among blocks, and a second
-kernel merges what they found.
+sums and outputs in registers. No score goes to the GPU's memory. Tiles that the causal mask or a
+rule hides are not visited. Where few queries face many keys, the keys are split among blocks, and a
+second kernel merges what they found.
 
 All products run on the GPU's ordinary cores. Its Tensor Cores, for which Triton writes the code,
 are the next rung.
@@ -19,8 +19,9 @@ from typing import Any
 import cupy
 import numpy as np
 
+from attnbook.arrays.intervals import Intervals
 from attnbook.compilers.cuda import Source
-from attnbook.kernels.cuda.arrays import Inputs
+from attnbook.kernels.cuda.arrays import Inputs, ranges_of
 
 KERNELS = Source(("compilers/numbers.cu", "kernels/cuda/layout.cu", "kernels/cuda/tiled.cu"))
 
@@ -40,8 +41,9 @@ def attention(
 ) -> Any:
     """Return `attnbook.attention` of CuPy arrays of float16, bfloat16 or float32.
 
-    Takes checked arrays, as every rung does. Keys and values that heads share are not repeated,
-    and masks and biases not broadcast: the kernel finds them by steps.
+    Takes checked arrays, as every rung does; `mask` may be the `Intervals` of a rule. Keys and
+    values that heads share are not repeated, and masks and biases not broadcast: the kernel finds
+    them by steps.
 
     Raises
     ------
@@ -66,7 +68,11 @@ def attention(
     if query.shape[-2] == 1 and _shares_keys(query, key, value):
         # one query in each head of a group: the group becomes the axis of queries
         query = _swapped(query, query.ndim)
-        mask, bias = (x if x is None else _swapped(x, query.ndim) for x in (mask, bias))
+        mask = _among_queries(mask, query) if isinstance(mask, Intervals) else mask
+        mask, bias = (
+            x if x is None or isinstance(x, Intervals) else _swapped(x, query.ndim)
+            for x in (mask, bias)
+        )
         grouped = _attend(query, key, value, mask, bias, scale, False)
         return cupy.ascontiguousarray(_swapped(grouped, grouped.ndim))
     return _attend(query, key, value, mask, bias, scale, is_causal)
@@ -82,6 +88,22 @@ def _swapped(x: Any, ndim: int) -> Any:
     return cupy.swapaxes(x[(None,) * (ndim - x.ndim)], -3, -2)
 
 
+def _among_queries(seen: Intervals, swapped: Any) -> Intervals:
+    """Return the ranges of one query in each head of a group, for queries (..., 1, group, d)."""
+    group = swapped.shape[-2]
+
+    def make() -> Intervals:
+        starts, stops = (
+            np.broadcast_to(
+                x[(None,) * (3 - x.ndim)], (*x.shape[:-3], group, 1, x.shape[-1])
+            ).swapaxes(-3, -2)
+            for x in (seen.starts, seen.stops)
+        )
+        return Intervals(starts, stops, seen.n_k)
+
+    return seen.made(("among queries", group), make)
+
+
 def _attend(
     query: Any, key: Any, value: Any, mask: Any, bias: Any, scale: float, is_causal: bool
 ) -> Any:
@@ -93,6 +115,9 @@ def _attend(
     if x.n_q <= ROWS:
         r = 1  # a tile of 8 queries
     queries, keys = r * ROWS, c * COLUMNS
+    seen = mask if isinstance(mask, Intervals) else None
+    if seen is not None:
+        at_once = 2  # its threads have more registers
     n_tiles = -(-x.n_q // queries) * x.n_heads
     n_parts, tiles_a_part = _parts(n_tiles, -(-x.n_k // keys), at_once)
     n_rows = x.n_heads * x.n_q
@@ -104,10 +129,10 @@ def _attend(
     counts = (is_causal, n_parts, tiles_a_part * keys)
     args = (
         *(*x.vectors, *x.extra, *x.where, *map(np.int32, numbers), np.float32(scale)),
-        *(*map(np.int32, counts), x.output, parts, ends),
+        *(*map(np.int32, counts), *ranges_of(seen, queries), x.output, parts, ends),
     )
     shared_bytes = 4 * (queries + 2 * keys) * (width + 4)
-    name = f"attend<{x.type}, {width}, {r}, {c}>"
+    name = f"attend<{x.type}, {width}, {r}, {c}{', true' if seen is not None else ''}>"
     KERNELS.launch(cupy, name, n_tiles * n_parts, THREADS, args, shared_bytes)
     if n_parts > 1:
         args = (parts, ends, np.int32(n_parts), np.int64(n_rows), np.int32(x.d_v), x.output)

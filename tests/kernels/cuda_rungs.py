@@ -17,7 +17,7 @@ BLOCKS = ("64, 8, 4", "128, 8, 4", "256, 4, 2", "64, 1, 4", "128, 1, 4", "256, 1
 TYPES = ("float", "float16", "bfloat16")
 TEMPLATES = {
     "cupy_tiled": (
-        *(f"attend<float, {block}>" for block in BLOCKS),
+        *(f"attend<float, {block}{rule}>" for block in BLOCKS for rule in ("", ", true")),
         *(f"attend<{half}, 64, {r}, 4>" for half in TYPES[1:] for r in (1, 8)),
         *(f"merge<{type}>" for type in TYPES),
     ),

@@ -19,6 +19,7 @@ from cases import close, need_gpu
 import attnbook
 from attnbook.compilers import cuda
 from attnbook.compilers.cuda import Source
+from attnbook.masking import Causal, Chunks, Documents, FirstKeys, SlidingWindow
 
 FILES = ("compilers/numbers.cu", "kernels/cuda/layout.cu")
 TILED = Source((*FILES, "kernels/cuda/tiled.cu"))
@@ -56,11 +57,12 @@ def test_every_width(gpu, sizes, is_causal):
 
 
 @pytest.mark.parametrize("dtype", ["float", "bfloat16"])
-def test_nvrtc_compiles_the_tiled_kernel(dtype):
-    names = (f"attend<{dtype}, 64, 8, 4>", "merge<float>")
+@pytest.mark.parametrize(("rule", "n_blocks"), [("", 3), (", true", 2)], ids=["mask", "rule"])
+def test_nvrtc_compiles_the_tiled_kernel(dtype, rule, n_blocks):
+    names = (f"attend<{dtype}, 64, 8, 4{rule}>", "merge<float>")
     registers, shared = map(max, zip(*nvrtc.compile_all(TILED, names), strict=True))
     assert shared == 0  # all of it is asked for at the launch
-    assert 128 * registers * 3 <= 65_536  # three blocks on a multiprocessor
+    assert 128 * registers * n_blocks <= 65_536  # so many blocks on a multiprocessor
 
 
 @pytest.mark.parametrize("d", [8, 3])
@@ -164,6 +166,48 @@ def test_keys_split_among_blocks(gpu, sizes, is_causal, monkeypatch):
             assert len(merged) == (n_parts > 1)
         close(got, expected, "float32")
         np.testing.assert_array_equal(got[0, 0], 0.0)
+
+
+RULES = (
+    Causal() & SlidingWindow(left=9),
+    FirstKeys(2) | SlidingWindow(left=70, right=3),
+    Documents(np.arange(997) % 3) & Causal(),
+    ~(Chunks(150) | FirstKeys([400, 5])),
+)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_rules(gpu, rule, monkeypatch):
+    """By many queries and by few, in one part of the keys and in several."""
+    for n_q, n_k, n_processors in ((131, 271, 0), (67, 997, 5), (5, 997, 132), (1, 997, 132)):
+        monkeypatch.setattr(
+            gpu.modules["cupy_tiled"], "_n_processors", lambda *_, n=n_processors: n
+        )
+        query, key, value = drawn(23, (2, 3), n_q, n_k, 9, 5)
+        key, value = key[:, :1], value[:, :1]
+        seen, mask = rule.intervals(n_q, n_k), rule.dense(n_q, n_k)
+        if rule.leading:
+            seen, mask = seen.with_axes(1), mask[:, None]
+        arrays = [gpu.array(x) for x in (query, key, value)]
+        bias = np.linspace(0, 3, n_k, dtype="float32")
+        for added in (None, bias):
+            moved = None if added is None else gpu.array(added)
+            got = gpu.modules["cupy_tiled"].attention(*arrays, seen, moved, 0.5, False)
+            close(gpu.numpy(got), exact(query, key, value, mask, added), "float32")
+
+
+def test_tiles_that_no_query_sees_are_not_read(gpu):
+    """A weight of 0 times NaN would be NaN."""
+    rule = FirstKeys(3) | (Causal() & SlidingWindow(left=30))
+    for n_q in (5, 64):
+        query, key, value = drawn(24, (), n_q, 997, 9, 5)
+        unread = slice(64, 960 - (64 if n_q > 8 else 0) - 64)  # whole tiles of 64 keys
+        key[unread] = value[unread] = np.nan
+        arrays = [gpu.array(x) for x in (query, key, value)]
+        got = gpu.modules["cupy_tiled"].attention(
+            *arrays, rule.intervals(n_q, 997), None, 0.5, False
+        )
+        assert np.isfinite(gpu.numpy(got)).all()
 
 
 def test_wide_heads(gpu):

@@ -200,9 +200,9 @@ def test_what_repeats_is_read_once():
 
 def test_groups_are_the_axes_that_share_keys():
     query, key = numbers(2, 3, 5, 7, 4), numbers(1, 3, 1, 6, 4)
-    assert arrange(query, key, key, None, None, 1.0, False).work.starts.shape == (6, 3, 10)
+    assert arrange(query, key, key, None, None, 1.0, False).work.starts.shape == (7, 3, 10)
     value = numbers(5, 6, 4)
-    assert arrange(query, key, value, None, None, 1.0, False).work.starts.shape == (6, 15, 2)
+    assert arrange(query, key, value, None, None, 1.0, False).work.starts.shape == (7, 15, 2)
     check(HERE, query, key, value, None, None, 1.0, False)
     check(HERE, query, key, value, None, numbers(2, 1, 1, 7, 6), 1.0, True)
 

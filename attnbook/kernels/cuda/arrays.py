@@ -11,6 +11,7 @@ import cupy
 import numpy as np
 
 from attnbook.arrays.array import Array, broadcast_shapes
+from attnbook.arrays.intervals import Intervals
 from attnbook.compilers.cuda import NULL, name_of
 
 TYPES = {"float16": "float16", "bfloat16": "bfloat16", "float32": "float"}
@@ -39,18 +40,26 @@ class Inputs:
 
     @classmethod
     def of(
-        cls, query: Array, key: Array, value: Array, mask: Array | None, bias: Array | None
+        cls,
+        query: Array,
+        key: Array,
+        value: Array,
+        mask: Array | Intervals | None,
+        bias: Array | None,
     ) -> "Inputs":
         """Find out how the arrays lie, and make room for the output."""
         (n_q, d_k), (n_k, d_v) = query.shape[-2:], value.shape[-2:]
         leading = broadcast_shapes(*(tuple(x.shape[:-2]) for x in (query, key, value))) or ()
         vectors = tuple(map(_features_together, (query, key, value)))
         places = [_steps(x, (*leading, *x.shape[-2:])) for x in vectors]
+        sequence = np.zeros(math.prod(leading), dtype=np.int64)
+        if isinstance(mask, Intervals):
+            sequence, mask = _sequences(mask, leading), None
         nowhere = ((0, 0), np.zeros(math.prod(leading), dtype=np.int64))
         places += [nowhere if y is None else _steps(y, (*leading, n_q, n_k)) for y in (mask, bias)]
         (q_row, _), (k_row, _), (v_row, _), of_mask, of_bias = (step for step, _ in places)
         steps = np.array([q_row, k_row, v_row, *of_mask, *of_bias], dtype=np.int64)
-        starts = np.stack([start for _, start in places], axis=-1)  # (h, 5)
+        starts = np.stack([*(start for _, start in places), sequence], axis=-1)  # (h, 6)
         # one copy to the GPU
         table = cupy.asarray(np.concatenate([steps, starts.ravel()]))
         return cls(
@@ -73,3 +82,24 @@ def _steps(x: Any, shape: tuple[int, ...]) -> tuple[tuple[int, int], np.ndarray]
     for n, step in zip(shape[:-2], outer, strict=True):
         start = np.add.outer(start, np.arange(n, dtype=np.int64) * step).ravel()
     return (row, column), start
+
+
+def _sequences(seen: Intervals, leading: tuple[int, ...]) -> np.ndarray:
+    """Return which of the sequences of ranges each head reads."""
+    own = seen.shape[:-2]
+    places = np.arange(math.prod(own), dtype=np.int64).reshape(own)
+    return np.ascontiguousarray(np.broadcast_to(places, leading)).reshape(-1)
+
+
+def ranges_of(seen: Intervals | None, queries: int) -> tuple[Any, ...]:
+    """Return what `attend` takes of a rule: ranges by query and by tile of so many, and counts."""
+    if seen is None:
+        return (NULL, NULL, NULL, *[np.int32(0)] * 4)
+    forms = (seen, seen.seen_by_any(queries), seen.seen_by_all(queries))
+    device = cupy.cuda.Device().id
+    arrays = seen.made(
+        ("cupy", device, queries),
+        lambda: [cupy.asarray(np.stack([x.starts, x.stops])) for x in forms],
+    )
+    counts = (math.prod(seen.shape[:-2]), *(x.starts.shape[-1] for x in forms))
+    return (*arrays, *map(np.int32, counts))

@@ -10,7 +10,8 @@ struct Layout {                                    // one for all heads
     int64 bias_row, bias_column;
 };
 
-struct Start { int64 query, key, value, mask, bias; };  // one a head: where its arrays begin
+// One for each head: where its arrays begin, and which of the sequences of ranges is its own.
+struct Start { int64 query, key, value, mask, bias, sequence; };
 
 // Whether query i may see key j. The last query stands at the last key.
 __device__ bool may_see(

@@ -153,10 +153,37 @@ __device__ void add_values(const float *weights, const float *values, float (&o)
     }
 }
 
+// Hide the scores of a row, of the keys j, j + 16, ..., that are in none of its n ranges.
+template <int C>
+__device__ void hide_unseen(const int *starts, const int *stops, int n, int j, float (&s)[C]) {
+    unsigned seen = 0;
+    #pragma unroll 1
+    for (int k = 0; k < n; ++k) {
+        const int start = starts[k], stop = stops[k];
+        #pragma unroll
+        for (int c = 0; c < C; ++c)
+            seen |= (unsigned)(j + COLUMNS * c >= start && j + COLUMNS * c < stop) << c;
+    }
+    #pragma unroll
+    for (int c = 0; c < C; ++c)
+        if (!(seen >> c & 1)) s[c] = -infinity();
+}
+
+// The first of n ranges that ends after a key; n if there is none. They are sorted and apart.
+__device__ int first_open(const int *stops, int n, int key) {
+    int k = 0;
+    while (k < n && stops[k] <= key) ++k;
+    return k;
+}
+
 // Where few queries face many keys, n_parts blocks share a tile of queries: each takes keys_a_part
 // keys and leaves o, m and l in `parts`, for the kernel `merge`.
-template <typename T, int DIM, int R, int C>
-__global__ void __launch_bounds__(N_THREADS, DIM == 64 ? 3 : 2) attend(
+// With RANGES a rule says what queries see: of each query some ranges of keys, sorted and apart, all
+// starts first and then all stops; and the same of each tile of queries, what at least one of them
+// sees, and what all of them see. Then tiles of keys that no query sees are skipped, and only in
+// those that some see in part are keys hidden.
+template <typename T, int DIM, int R, int C, bool RANGES = false>
+__global__ void __launch_bounds__(N_THREADS, DIM == 64 && !RANGES ? 3 : 2) attend(
     const T *__restrict__ query,     // (h, n_q, d_k)
     const T *__restrict__ key,       // (h, n_k, d_k)
     const T *__restrict__ value,     // (h, n_k, d_v)
@@ -165,6 +192,10 @@ __global__ void __launch_bounds__(N_THREADS, DIM == 64 ? 3 : 2) attend(
     const Layout *__restrict__ layout, const Start *__restrict__ starts,
     int n_heads, int n_q, int n_k, int d_k, int d_v, float scale, int is_causal,
     int n_parts, int keys_a_part,
+    const int *__restrict__ by_row,  // (2, n_sequences, n_q, n_row), not read without RANGES
+    const int *__restrict__ by_any,  // (2, n_sequences, tiles of queries, n_any)
+    const int *__restrict__ by_all,  // (2, n_sequences, tiles of queries, n_all)
+    int n_sequences, int n_row, int n_any, int n_all,
     T *__restrict__ output,          // (h, n_q, d_v) result if n_parts is 1
     float *__restrict__ parts,       // (n_parts, h, n_q, d_v) o otherwise
     float *__restrict__ ends)        // (n_parts, h, n_q, 2)   m and l
@@ -197,7 +228,27 @@ __global__ void __launch_bounds__(N_THREADS, DIM == 64 ? 3 : 2) attend(
     const int seen_by_last = min(seen_by_first + QUERIES - 1, n_k);
     const int begin = part * keys_a_part, end = min(begin + keys_a_part, seen_by_last);
 
+    if (RANGES) {
+        const int64 tile = start.sequence * n_tiles + first_query / QUERIES;
+        by_row += start.sequence * n_q * n_row;
+        by_any += tile * n_any;
+        by_all += tile * n_all;
+    }
+    const int64 to_stops = (int64)n_sequences * n_tiles;  // from starts, in tiles of queries
+
     for (int first = begin; first < end; first += KEYS) {
+        bool has_hidden = false;
+        if (RANGES) {
+            const int seen = first_open(by_any + to_stops * n_any, n_any, first);
+            if (seen == n_any) break;
+            if (by_any[seen] >= first + KEYS) {  // no query sees a key of this tile, nor of these
+                first += (by_any[seen] - first) / KEYS * KEYS;
+                if (first >= end) break;
+            }
+            const int whole = first_open(by_all + to_stops * n_all, n_all, first);
+            has_hidden = whole == n_all || by_all[whole] > first
+                         || by_all[to_stops * n_all + whole] < min(first + KEYS, n_k);
+        }
         __syncthreads();  // the tiles of the last round have been read
         load_tile<KEYS, DIM>(key + start.key, layout->key_row, first, n_k, d_k, 1.0f, keys);
         load_tile<KEYS, DIM>(value + start.value, layout->value_row, first, n_k, d_v, 1.0f, values);
@@ -224,6 +275,14 @@ __global__ void __launch_bounds__(N_THREADS, DIM == 64 ? 3 : 2) attend(
                 #pragma unroll
                 for (int r = 0; r < R; ++r, b += ROWS * layout->mask_row)
                     if (i + ROWS * r < n_q && j + COLUMNS * c < n_k && !*b) s[r][c] = -infinity();
+            }
+        }
+        if (RANGES && has_hidden) {
+            #pragma unroll
+            for (int r = 0; r < R; ++r) {
+                const int *row = by_row + (int64)(i + ROWS * r) * n_row;
+                const int *stops = row + (int64)n_sequences * n_q * n_row;
+                if (i + ROWS * r < n_q) hide_unseen(row, stops, n_row, j, s[r]);
             }
         }
         if (first + KEYS > n_k || first + KEYS > seen_by_first) {

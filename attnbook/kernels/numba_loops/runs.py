@@ -24,7 +24,8 @@ class Runs(NamedTuple):
     n_tiles: int  # of keys
 
 
-NO_RUNS = Runs(*(np.zeros(1, np.int64) for _ in range(3)), 0)
+_NOTHING = np.zeros(1, np.int64)
+NO_RUNS = Runs(_NOTHING, _NOTHING, _NOTHING, 0)
 
 
 def runs_of(seen: Intervals, queries: int, keys: int) -> Runs:
@@ -40,15 +41,15 @@ def runs_of(seen: Intervals, queries: int, keys: int) -> Runs:
     n_blocks = any_of.n_q
     shape = (-1, n_blocks, any_of.starts.shape[-1])
     starts, stops = any_of.starts.reshape(shape), any_of.stops.reshape(shape)
-    is_there = starts < stops
-    tiles = Intervals(
-        np.where(is_there, starts // keys, n_tiles),
-        np.where(is_there, -(-stops // keys), 0),
-        n_tiles,
-    )
+    stops = np.where(starts < stops, -(-stops // keys), 0)
+    tiles = Intervals(starts // keys, stops, n_tiles)
     none = np.full((tiles.starts.shape[0], 1, tiles.starts.shape[-1]), n_tiles)
     before, after = (
-        Intervals(*(np.concatenate(join(x), axis=1) for x in (tiles.starts, tiles.stops)), n_tiles)
+        Intervals(
+            np.concatenate(join(tiles.starts), axis=1),
+            np.concatenate(join(tiles.stops), axis=1),
+            n_tiles,
+        )
         for join in (lambda x: [none, x[:, :-1]], lambda x: [x[:, 1:], none])
     )
     places, begins = _places(tiles & ~before)
