@@ -181,4 +181,6 @@ def _together(x, block):
         step = query.stride(-2)
         shape, b = (*x.sizes[:2], *shape[2:]), x.n_shared * x.n_q * step
         a = x.B * b
-    return rows_at(query, (*shape[:2], 1, x.n_shared * x.n_q, shape[4]), (a, b, a, step, one), block)
+    return rows_at(
+        query, (*shape[:2], 1, x.n_shared * x.n_q, shape[4]), (a, b, a, step, one), block
+    )
