@@ -4,8 +4,8 @@ From Hopper (sm_90) on, the **Tensor Memory Accelerator** (TMA) of a GPU loads a
 descriptor of its array: where the array begins, its sizes and its strides, (A, B, G, n, d), which
 are all the axes that a descriptor can have. The descriptor is made here, on the host, once per
 call. Earlier GPUs get pointer and strides (`Pointers`), because for them Triton compiles a
-descriptor to loads of single numbers, which neither run ahead nor leave registers. How the arrays of a call lie is found once for all calls
-that lie so: `layout_of` keeps what it finds.
+descriptor to loads of single numbers, which neither run ahead nor leave registers. How the arrays
+of a call lie is found once for all calls that lie so: `layout_of` keeps what it finds.
 """
 
 import math
