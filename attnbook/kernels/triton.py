@@ -4,8 +4,8 @@ What `tiled` does with arrays happens here inside one kernel: a program holds a 
 walks over the keys, and keeps scores, weights and the running softmax in registers and shared
 memory. Agrees with `attnbook.kernels.tiled`. PyTorch tensors on a GPU, in float16, bfloat16
 or float32, sums in float32; rows of up to 256 numbers. Tensor Cores multiply half precision; they
-would round float32 to TF32, so its products run on the ordinary cores. The sizes of the tiles were
-chosen for sm_90 (Hopper); on other GPUs some kernels are slower than they could be. In how many
+would round float32 to TF32, so its products run on the ordinary cores. The sizes of the tiles are
+those of the GPU's generation (`triton_kernels.tile_sizes`). In how many
 parts few queries read their keys depends on the GPU and on the batch, and so do the last bits.
 
 In two respects it falls short of `tiled`. It keeps log Σ exp(score) of a row as one float32, so the

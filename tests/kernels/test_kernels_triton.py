@@ -6,6 +6,7 @@ compute capability 9.0, which needs no GPU. `pytest -m gpu` runs the same cases 
 tiles that are used there.
 """
 
+import itertools
 import json
 import os
 import subprocess
@@ -142,6 +143,41 @@ def test_every_kernel_on_sm_90(dtype, d, name):
     arguments = call(d, dtype=dtype, **triton_sass.KINDS[name])
     for code, kind in kernels_of(arguments, "decode" not in name).values():
         check_code(code, kind)
+
+
+OTHERS = (80, 86, 89, 100, 120)
+FEW = ((80, 64, "plain"), (89, 64, "grouped causal mask"), (100, 128, "plain"), (120, 128, "all"))
+
+
+@needs_tools
+@pytest.mark.parametrize("dtype", every_day(triton_sass.DTYPES[:1], triton_sass.DTYPES))
+@pytest.mark.parametrize(
+    ("capability", "d", "name"),
+    every_day(FEW, itertools.product(OTHERS, triton_sass.WIDTHS, triton_sass.KINDS)),
+)
+def test_no_kernel_spills_on_other_gpus(capability, d, name, dtype):
+    arguments = call(d, dtype=dtype, **triton_sass.KINDS[name])
+    found = kernels_of(arguments, "decode" not in name, capability)
+    for kernel, (code, kind) in found.items():
+        assert code.stack == 0, kernel
+        assert code.shared <= sass.SHARED_OF_A_BLOCK[capability] * 1024, kernel
+        if kind is not None and capability not in (90, 100) and dtype != torch.float32:
+            assert code.count("LDGSTS"), kernel  # copies run ahead of the products
+
+
+@needs_tools
+@pytest.mark.parametrize(("capability", "most"), [(90, 10), (80, 11), (89, 11), (120, 11)])
+def test_instructions_a_score(capability, most):
+    """One exponential a score, to base 2, and the scale in the multiply-add of the shift."""
+    found = kernels_of(call(64), backward=False, capability=capability)
+    code, kind = found["forward_kernel"]
+    assert code.of_a_score(kind.BLOCK_Q, kind.BLOCK_K)[0] <= most
+    loop = min(code.loops, key=len)
+    scores = kind.BLOCK_Q * kind.BLOCK_K // code.threads
+    faded = 2 if code.threads == 256 else 4  # rows of a thread
+    assert sum(x.is_a("MUFU") for x in loop) <= scores + faded
+    assert all(x.name == "MUFU.EX2" for x in loop if x.is_a("MUFU"))
+    assert sum(x.is_a("FFMA") for x in loop) <= scores + faded
 
 
 @pytest.mark.weekly

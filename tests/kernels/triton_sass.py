@@ -8,6 +8,7 @@ per thread that are kept in memory, *shared* the bytes of shared memory of a blo
 
 import argparse
 from contextlib import ExitStack, contextmanager
+from functools import lru_cache
 from unittest import mock
 
 import numpy as np
@@ -95,6 +96,7 @@ def launching(function, capability=90):
         tiles,
     )
 
+    @lru_cache  # as that of the package
     def capability_of(device=None):
         return divmod(capability, 10)
 

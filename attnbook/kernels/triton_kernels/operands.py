@@ -3,9 +3,10 @@
 From Hopper (sm_90) on, the **Tensor Memory Accelerator** (TMA) of a GPU loads a tile from a
 descriptor of its array: where the array begins, its sizes and its strides, (A, B, G, n, d), which
 are all the axes that a descriptor can have. The descriptor is made here, on the host, once per
-call. Earlier GPUs get pointer and strides (`Pointers`), because for them Triton compiles a
-descriptor to loads of single numbers, which neither run ahead nor leave registers. How the arrays
-of a call lie is found once for all calls that lie so: `layout_of` keeps what it finds.
+call. Other GPUs, and sm_120, get pointer and strides (`Pointers`): for GPUs without TMA Triton
+compiles a descriptor to loads of single numbers, which do not run ahead of the products, and on
+sm_120 tiles that it loads fill the registers. How the arrays of a call lie is found once for all
+calls that lie so: `layout_of` keeps what it finds.
 """
 
 import math
@@ -29,7 +30,7 @@ VECTOR = 16
 
 LOG2E = math.log2(math.e)
 WITH_TMA = 9, 10
-"""From this compute capability on, GPUs have the TMA."""
+"""Major compute capabilities whose tiles the TMA loads."""
 MAX_WIDTH = 256
 """The widest row of query, key or value: a tile of it must fit on the chip."""
 

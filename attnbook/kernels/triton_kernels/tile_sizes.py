@@ -2,7 +2,9 @@
 
 They were chosen by the machine code that the compiler makes of them, without a GPU:
 `python tests/kernels/triton_sass.py` prints it. No kernel **spills**, which means that no register
-is kept in memory, and each fits into the shared memory of one block. Three generations differ:
+is kept in memory, and each fits into the shared memory of one block, with one exception: with
+mma.sync, many queries that share keys in float32 rows of more than 128 numbers spill 8 to 24 bytes
+per thread. Three generations differ:
 
 - sm_90 (Hopper) multiplies matrices that lie in shared memory, by **wgmma**. Up to a width of 64,
   128 registers per thread let two programs of 8 warps run on one multiprocessor: while one takes
@@ -16,6 +18,7 @@ is kept in memory, and each fits into the shared memory of one block. Three gene
 A capability that no table names takes that of mma.sync, whose instruction all of them have.
 """
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -62,7 +65,7 @@ SINGLE = {
 SINGLE_BY_POINTER = SINGLE | {
     "forward": (
         *({0: Tile(16, 32, 4, 1, 255, apart=False)},) * 2,
-        {0: Tile(16, 32, 8, 1, 255, apart=False)},
+        {0: Tile(16, 16, 4, 1, 255, apart=False)},
     ),
     "queries": ({0: Tile(16, 16, 4, 1, 255, apart=False)},) * 3,
     "decode": (
@@ -104,6 +107,7 @@ BLACKWELL = HOPPER | {
         {0: Tile(64, 128, 8, 2), SHARED: Tile(64, 64, 8, 2, apart=False)},
         {0: Tile(32, 64, 8, 2, apart=False), SHARED: Tile(64, 32, 8, 1, apart=False)},
     ),
+    "decode": ({0: Tile(0, 128, 4, 4)}, {0: Tile(0, 64, 4, 4)}, {0: Tile(0, 32, 8, 3)}),
 }
 IN_REGISTERS = {
     "forward": ({0: Tile(128, 128, 8, 2)}, {0: Tile(128, 64, 8, 2)}, {0: Tile(64, 64, 8, 1)}),
@@ -165,27 +169,21 @@ OTHERS = IN_REGISTERS, SINGLE_BY_POINTER
 
 def tile_for(x, kernel):
     """Return the `Tile` of a kernel, "forward", "keys", "queries" or "decode", for `Operands`."""
-    half, single = TABLES.get(capability_of(x.query.device)[0], OTHERS)
-    table = single if x.query.dtype == torch.float32 else half
-    d = max(x.d_k, x.d_v)
-    tiles = table[kernel][(d > 64) + (d > 128)]
-    load = load_of(x, kernel)
-    return _for_ranges(x, kernel, tiles[max(least for least in tiles if least <= load)])
+    load = MASKED if x.is_causal or x.mask is not None else 0
+    load += BIASED if x.bias is not None else 0
+    load += SHARED if kernel == "keys" and x.n_shared > 1 else 0
+    major = capability_of(x.query.device)[0]
+    d = x.d_k if x.d_k > x.d_v else x.d_v
+    ranges = 0 if x.intervals is None else x.mask.shape[-1] // 2
+    single, width = x.query.dtype == torch.float32, (d > 64) + (d > 128)
+    return tile_of(kernel, major, single, width, load, ranges)
 
 
-def _for_ranges(x, kernel, tile):
-    """Return the `Tile` where each query has several ranges, which take registers of their own."""
-    count = 0 if x.intervals is None else x.mask.shape[-1] // 2
-    if count < 2 or x.query.dtype == torch.float32:
-        return tile
-    d = max(x.d_k, x.d_v)
-    table = RANGES.get(capability_of(x.query.device)[0], RANGES_IN_REGISTERS)
-    changes = table[kernel][(d > 64) + (d > 128)]
-    fits = [least for least in changes if least <= count]
+@lru_cache
+def tile_of(kernel, major, single, width, load, ranges):
+    """Look a `Tile` up; `ranges` of each query take registers of their own."""
+    table = TABLES.get(major, OTHERS)[single][kernel]
+    tile = table[width][max(least for least in table[width] if least <= load)]
+    changes = {} if single else RANGES.get(major, RANGES_IN_REGISTERS)[kernel][width]
+    fits = [least for least in changes if least <= ranges]
     return tile._replace(**changes[max(fits)]) if fits else tile
-
-
-def load_of(x, kernel):
-    """Return how much a call loads the registers beside its tiles."""
-    masked, shared = x.is_causal or x.mask is not None, kernel == "keys" and x.n_shared > 1
-    return MASKED * masked + BIASED * (x.bias is not None) + SHARED * shared
