@@ -19,7 +19,7 @@ A capability that no table names takes that of mma.sync, whose instruction all o
 """
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -161,7 +161,10 @@ RANGES_IN_REGISTERS = {
     ),
     "decode": ({8: {"block_k": 32}}, {8: {"block_k": 32}}, {8: {"block_k": 16}}),
 }
-RANGES = {9: RANGES_HOPPER, 10: RANGES_BLACKWELL}
+RANGES_SINGLE: Any = dict.fromkeys(("forward", "keys", "decode"), ({},) * 3) | {
+    "queries": ({4: {"registers": 255}}, {}, {})
+}
+RANGES: Any = {9: RANGES_HOPPER, 10: RANGES_BLACKWELL}
 TABLES = {9: (HOPPER, SINGLE), 10: (BLACKWELL, SINGLE)}
 """Tables of half precision and of float32, by the major capability."""
 OTHERS = IN_REGISTERS, SINGLE_BY_POINTER
@@ -184,6 +187,7 @@ def tile_of(kernel, major, single, width, load, ranges):
     """Look a `Tile` up; `ranges` of each query take registers of their own."""
     table = TABLES.get(major, OTHERS)[single][kernel]
     tile = table[width][max(least for least in table[width] if least <= load)]
-    changes = {} if single else RANGES.get(major, RANGES_IN_REGISTERS)[kernel][width]
+    of_ranges = RANGES_SINGLE if single else RANGES.get(major, RANGES_IN_REGISTERS)
+    changes = of_ranges[kernel][width]
     fits = [least for least in changes if least <= ranges]
     return tile._replace(**changes[max(fits)]) if fits else tile
