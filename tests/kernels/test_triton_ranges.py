@@ -4,11 +4,9 @@ import tracemalloc
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-torch = pytest.importorskip("torch")
-
 from triton_rules import calls
 
 from attnbook.kernels.triton_kernels.ranges import lists_of, on_device

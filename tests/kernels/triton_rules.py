@@ -61,7 +61,13 @@ def arrays_of(of_query, of_key, n_q, n_k, has_bias, device):
     """Return query, key, value, bias and the gradient of the output, in float32."""
     rng = np.random.default_rng(n_q + n_k)
     leading = np.broadcast_shapes(of_query, of_key)
-    shapes = (*of_query, n_q, 8), (*of_key, n_k, 8), (*of_key, n_k, 8), (n_q, n_k), (*leading, n_q, 8)
+    shapes = (
+        (*of_query, n_q, 8),
+        (*of_key, n_k, 8),
+        (*of_key, n_k, 8),
+        (n_q, n_k),
+        (*leading, n_q, 8),
+    )
     arrays = [torch.tensor(rng.standard_normal(x), dtype=torch.float32) for x in shapes]
     arrays = [x.to(device) for x in arrays]
     return *arrays[:3], arrays[3] if has_bias else None, arrays[4]

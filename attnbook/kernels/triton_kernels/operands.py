@@ -135,7 +135,7 @@ class Operands:
         """Return the descriptions of query, key and value for the tiles of a `Kind`."""
         blocks = (kind.BLOCK_Q, kind.D_K), (kind.BLOCK_K, kind.D_K), (kind.BLOCK_K, kind.D_V)
         return [
-            rows_at(x, *rows, (1, 1, 1, *block))
+            rows_at(x, rows[0], rows[1], (1, 1, 1, *block))
             for x, rows, block in zip(self.arrays[:3], self.layout.rows, blocks, strict=True)
         ]
 
@@ -182,7 +182,8 @@ def rows_at(x, shape, strides, block):
 def rows_of_array(x, block, width):
     """Return what a kernel loads tiles of an aligned array (A, B, G, n, d) from."""
     shape, strides = x.shape, _stretched(x.shape, x.shape, x.stride())
-    return rows_at(x, *described_rows(shape[:3], shape[-2:], strides), (1, 1, 1, block, width))
+    shape, strides = described_rows(shape[:3], shape[-2:], strides)
+    return rows_at(x, shape, strides, (1, 1, 1, block, width))
 
 
 def operands(query, key, value, mask, bias, scale, is_causal):

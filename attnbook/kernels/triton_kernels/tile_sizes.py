@@ -19,7 +19,7 @@ A capability that no table names takes that of mma.sync, whose instruction all o
 """
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -119,6 +119,52 @@ IN_REGISTERS = {
     "queries": ({0: Tile(128, 64, 8, 2)}, {0: Tile(128, 32, 8, 2)}, {0: Tile(64, 32, 8, 1)}),
     "decode": ({0: Tile(0, 128, 4, 2)}, {0: Tile(0, 64, 4, 2)}, {0: Tile(0, 32, 8, 2)}),
 }
+# What a tile of half precision changes from so many ranges of each query on. More than `MOST_HELD`
+# are read in a loop, which keeps of each score whether it is visible.
+RANGES_HOPPER = {
+    "forward": (
+        {8: {"block_k": 32, "registers": None}},
+        {8: {"block_k": 32}},
+        {8: {"block_k": 16}},
+    ),
+    "keys": (
+        {4: {"block_q": 32}},
+        {4: {"block_q": 32, "block_k": 64, "apart": False}},
+        {4: {"block_q": 64, "block_k": 32, "stages": 1, "apart": False}},
+    ),
+    "queries": (
+        {4: {"registers": None}, 8: {"block_k": 32, "registers": None}},
+        {8: {"block_q": 64, "block_k": 32}},
+        {8: {"block_k": 16, "apart": False}},
+    ),
+    "decode": ({8: {"block_k": 32}}, {8: {"block_k": 32}}, {8: {"block_k": 16, "registers": None}}),
+}
+RANGES_BLACKWELL = RANGES_HOPPER | {
+    "forward": ({8: {"block_q": 64, "block_k": 32}}, *RANGES_HOPPER["forward"][1:]),
+    "keys": ({2: {"block_q": 32}}, *RANGES_HOPPER["keys"][1:]),
+}
+RANGES_IN_REGISTERS = {
+    "forward": (
+        {4: {"block_k": 64}, 8: {"block_k": 32}},
+        {4: {"block_q": 64}, 8: {"block_q": 64, "block_k": 32}},
+        {4: {"block_k": 32}, 8: {"block_k": 16}},
+    ),
+    "keys": (
+        {4: {"block_q": 32, "block_k": 64, "warps": 8}},
+        {4: {"block_q": 32}},
+        {4: {"block_q": 16}},
+    ),
+    "queries": (
+        {8: {"block_k": 32}},
+        {8: {"block_q": 64}},
+        {2: {"block_q": 32}},
+    ),
+    "decode": ({8: {"block_k": 32}}, {8: {"block_k": 32}}, {8: {"block_k": 16}}),
+}
+RANGES_SINGLE: Any = dict.fromkeys(("forward", "keys", "decode"), ({},) * 3) | {
+    "queries": ({4: {"registers": 255}}, {}, {})
+}
+RANGES: Any = {9: RANGES_HOPPER, 10: RANGES_BLACKWELL}
 TABLES = {9: (HOPPER, SINGLE), 10: (BLACKWELL, SINGLE)}
 """Tables of half precision and of float32, by the major capability."""
 OTHERS = IN_REGISTERS, SINGLE_BY_POINTER
@@ -131,28 +177,17 @@ def tile_for(x, kernel):
     load += SHARED if kernel == "keys" and x.n_shared > 1 else 0
     major = capability_of(x.query.device)[0]
     d = x.d_k if x.d_k > x.d_v else x.d_v
-    tile = tile_of(kernel, major, x.query.dtype == torch.float32, (d > 64) + (d > 128), load)
-    return _for_ranges(x, kernel, tile)
-
-
-def _for_ranges(x, kernel, tile):
-    """Return a smaller `Tile` where each query has so many ranges that a loop reads them.
-
-    The loop keeps of each score whether it is visible, which takes registers of its own.
-    """
-    count = 0 if x.intervals is None else x.mask.shape[-1] // 2
-    if count <= 2 or x.query.dtype == torch.float32:
-        return tile
-    most = 32 if max(x.d_k, x.d_v) <= 128 else 16
-    if kernel == "keys":  # which always read them in a loop
-        return tile._replace(block_q=min(tile.block_q, most))
-    if count > MOST_HELD:
-        return tile._replace(block_k=min(tile.block_k, most), registers=None)
-    return tile._replace(registers=None) if kernel == "queries" else tile
+    ranges = 0 if x.intervals is None else x.mask.shape[-1] // 2
+    single, width = x.query.dtype == torch.float32, (d > 64) + (d > 128)
+    return tile_of(kernel, major, single, width, load, ranges)
 
 
 @lru_cache
-def tile_of(kernel, major, single, width, load):
-    """Look a `Tile` up."""
+def tile_of(kernel, major, single, width, load, ranges):
+    """Look a `Tile` up; `ranges` of each query take registers of their own."""
     table = TABLES.get(major, OTHERS)[single][kernel]
-    return table[width][max(least for least in table[width] if least <= load)]
+    tile = table[width][max(least for least in table[width] if least <= load)]
+    of_ranges = RANGES_SINGLE if single else RANGES.get(major, RANGES_IN_REGISTERS)
+    changes = of_ranges[kernel][width]
+    fits = [least for least in changes if least <= ranges]
+    return tile._replace(**changes[max(fits)]) if fits else tile
