@@ -67,6 +67,8 @@ class Kernel:
         What is new on this rung.
     trainable : bool
         Whether it has a backward pass, its own or that of another rung.
+    pages : bool
+        Whether it also reads keys and values in pages (`attnbook.decoding.paged_attention`).
     """
 
     name: str
@@ -77,6 +79,7 @@ class Kernel:
     reference: str = REFERENCE
     about: str = ""
     trainable: bool = False
+    pages: bool = False
 
     def load(self) -> ModuleType:
         """Return the module, or raise an ImportError that says how to install what it needs."""
@@ -98,10 +101,16 @@ LADDER = (
     Kernel("in_place", ("numpy",), "cpu", about="all scores at once, in one array"),
     Kernel("tiled", about="a tile at a time with an online softmax: O(n) memory", trainable=True),
     Kernel("threads", ("numpy",), "cpu", (), "threadpoolctl", "tiled", "tiles on all cores"),
-    Kernel("numba", _CPU, "cpu", _SINGLE, "numba", "tiled", "compiled loops over vectors", True),
-    Kernel("packed", _CPU, "cpu", _SINGLE, "numba", "numba", "tiles kept in registers", True),
+    Kernel(
+        *("numba", _CPU, "cpu", _SINGLE, "numba", "tiled", "compiled loops over vectors"),
+        *(True, True),
+    ),
+    Kernel("packed", _CPU, "cpu", _SINGLE, "numba", "numba", "tiles kept in registers", True, True),
     Kernel("cupy_tiled", ("cupy",), "cuda", _SINGLE, "cupy", "tiled", "tiles in shared memory"),
-    Kernel("triton", ("torch",), "cuda", _SINGLE, "triton", "tiled", "Tensor Cores (16 bit)", True),
+    Kernel(
+        *("triton", ("torch",), "cuda", _SINGLE, "triton", "tiled", "Tensor Cores (16 bit)"),
+        *(True, True),
+    ),
 )
 """The implementations, from the first one, which is the reference, to the fastest per device."""
 

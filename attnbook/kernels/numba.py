@@ -11,6 +11,7 @@ from typing import Any
 
 from attnbook.kernels.numba_loops import backward as gradients
 from attnbook.kernels.numba_loops import forward as panels
+from attnbook.kernels.numba_loops.pages import paged_attention as paged_attention
 
 
 def attention(*arguments: Any) -> Any:
