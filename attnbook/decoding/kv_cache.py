@@ -74,14 +74,18 @@ class KVCache:
         return self._held(layer)[1]
 
     def _held(self, layer):
+        self._check_held(layer)
+        (keys, values), n = self._rooms[layer], self._lengths[layer]
+        return keys[..., :n, :], values[..., :n, :]
+
+    def _check_held(self, layer):
+        """Raise unless a layer has keys and values."""
         if check_int("layer", layer) >= len(self._rooms):
             raise ValueError(
                 f"layer must be below the number of layers, {len(self._rooms)}, got {layer}"
             )
         if layer in self._with_state:
             raise ValueError(f"layer must keep keys and values, got {layer}, which keeps a state")
-        (keys, values), n = self._rooms[layer], self._lengths[layer]
-        return keys[..., :n, :], values[..., :n, :]
 
     def append(
         self, layer: int, keys: Annotated[Array, "... m d_k"], values: Annotated[Array, "... m d_v"]

@@ -170,11 +170,11 @@ class PagedCache(KVCache):
         return self._pages(layer)[1]
 
     def _pages(self, layer):
-        super()._held(layer)  # raises for a layer that does not exist, or keeps a state
+        self._check_held(layer)
         return self._pool.layers[layer]
 
     def _held(self, layer):
-        super()._held(layer)
+        self._check_held(layer)
         return self._gathered(layer, self._lengths[layer])
 
     def _gathered(self, layer, n):
@@ -329,12 +329,16 @@ class PagedCache(KVCache):
         if self._rooms and (len(sequences) != 2 or len(shape) != 2 or shape[0] != sequences[0]):
             batch = sequences[0] if sequences else 1
             raise ValueError(f"index must have shape ({batch}, m), got {shape}")
-        super().reorder(index)
+        for layer, held in enumerate(self._rooms):
+            parts = [gather(x, index) for x in held]
+            self._rooms[layer] = held._make(parts) if hasattr(held, "_make") else tuple(parts)
         if self._sequences is not None:
-            table = self._table.reshape(*self._sequences, -1)
-            chosen = gather(table, np.asarray([[int(i) for i in row] for row in index]))
-            self._sequences = shape
-            old, self._table = self._table, chosen.reshape(-1, table.shape[-1])
+            (batch, m), old, n = self._sequences, self._table, self._table.shape[1]
+            rows = np.asarray(
+                [[int(index[b, i]) for i in range(shape[1])] for b in range(shape[0])], np.int64
+            )
+            chosen = gather(old.reshape(batch, m, n), rows.reshape(shape))
+            self._sequences, self._table = shape, chosen.reshape(shape[0] * shape[1], n)
             self._pool.add_users(self._table, 1)
             self._pool.add_users(old, -1)
 

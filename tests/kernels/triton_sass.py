@@ -62,9 +62,9 @@ def launching(function):
     """Let `function` take the place of `launch`, as on a Hopper GPU with 132 multiprocessors."""
     import triton
 
-    from attnbook.kernels.triton_kernels import backward, decode, forward, tiles
+    from attnbook.kernels.triton_kernels import backward, decode, forward, pages, tiles
 
-    modules = backward, decode, forward, tiles
+    modules = backward, decode, forward, pages, tiles
     with ExitStack() as stack:
         for place, name, stand_in in (
             (triton.runtime.driver, "_active", sass.Hopper()),
@@ -85,6 +85,17 @@ def kernels_of(arguments, backward=True):
             output = torch.empty_like(query)
             rung.backward(*arguments, output, query.new_empty((*query.shape[:-1], 1)), output)
     return found
+
+
+def paged_kernels(d, dtype=torch.bfloat16, n_q=1, group=4, size=16):
+    """Return what decoding from pages launches: of each kernel its `MachineCode`."""
+    rung = KERNELS["triton"].load()
+    query = torch.empty((3, 2 * group, n_q, d), dtype=dtype)
+    pages = torch.empty((40, 2, size, d), dtype=dtype)
+    table, lengths = torch.zeros((3, 32), dtype=torch.int64), torch.zeros(3, dtype=torch.int64)
+    with compiling() as found:
+        rung.paged_attention(query, pages, pages, table, lengths, d**-0.5)
+    return {name: code for name, (code, _) in found.items()}
 
 
 HEAD = f"{'dtype':9}{'width':>6} {'call':21}{'kernel':15}" + "".join(
@@ -116,6 +127,8 @@ def main():
                 arguments = call(d, dtype=dtype, **options)
                 for kernel, own in kernels_of(arguments, "decode" not in name).items():
                     print(line(dtype, d, name, kernel, *own), flush=True)
+            for kernel, code in paged_kernels(d, dtype).items():
+                print(line(dtype, d, "paged", kernel, code, None), flush=True)
 
 
 if __name__ == "__main__":
