@@ -104,7 +104,7 @@ def paged_attention(
             raise ValueError(f"{name} must have shape ({axes}), got {tuple(x.shape)}")
         if impl != REFERENCE and getattr(x, "requires_grad", False):
             raise ValueError(f"{name} must need no gradient for impl={impl!r}: detach it")
-    (b, h, _, d_k), (n_pages, h_kv, size, d) = query.shape, key_pages.shape
+    (h, _, d_k), (n_pages, h_kv, size, d) = query.shape[1:], key_pages.shape
     if d != d_k:
         expected = f"(pages, h_kv, size, {d_k}) to match query"
         raise ValueError(f"key_pages must have shape {expected}, got {tuple(key_pages.shape)}")
