@@ -137,7 +137,11 @@ def _read(n_bytes):
         in_parts(read, len(x), cores)
         return totals.copy()
 
-    return harness.Candidate({**BASELINE, "library": "numpy"}, run, lambda _: {})
+    def errors(output):
+        off = abs(float(output.sum(dtype=float)) - len(x))
+        return {"max_abs": off, "relative": off / len(x)}
+
+    return harness.Candidate({**BASELINE, "library": "numpy"}, run, errors)
 
 
 def _candidate(name, library, run, expected):

@@ -178,7 +178,7 @@ class PagedCache(KVCache):
         return self._gathered(layer, self._lengths[layer])
 
     def _gathered(self, layer, n):
-        table, sequences = self._table[:, : -(-n // self.size)], self._sequences
+        table, sequences = self._table[:, : -(-n // self.size)], self._sequences or ()
         found = []
         for pages in self._pool.layers[layer]:
             xp = array_namespace(pages)
@@ -271,8 +271,8 @@ class PagedCache(KVCache):
                 key, value = (x[..., None, :, :] for x in self._gathered(layer, n))
                 group = h // key.shape[-4]
                 asked = xp.reshape(query, (*sequences, key.shape[-4], group, m, d))
-                shown = [_grouped(x, key.shape[-4], group) for x in (mask, bias)]
-                output = attend(impl, asked, key, value, *shown, scale, is_causal)
+                mask, bias = (_grouped(x, key.shape[-4], group) for x in (mask, bias))
+                output = attend(impl, asked, key, value, mask, bias, scale, is_causal)
                 return xp.reshape(output, (*sequences, h, m, output.shape[-1]))
             return self._attend(layer, n, impl, query, scale)
 
@@ -337,7 +337,8 @@ class PagedCache(KVCache):
             rows = np.asarray(
                 [[int(index[b, i]) for i in range(shape[1])] for b in range(shape[0])], np.int64
             )
-            chosen = gather(old.reshape(batch, m, n), rows.reshape(shape))
+            rows = rows.reshape(shape)[:, :, None]
+            chosen = np.take_along_axis(old.reshape(batch, m, n), rows, axis=1)
             self._sequences, self._table = shape, chosen.reshape(shape[0] * shape[1], n)
             self._pool.add_users(self._table, 1)
             self._pool.add_users(old, -1)

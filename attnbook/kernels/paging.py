@@ -72,8 +72,9 @@ def paged_attention(
     if impl == REFERENCE:
         return paged_attention_of(*arguments, scale)
     if _is_foreign(query):
-        native = paged_attention(impl, *_native(*arguments), scale)
-        return array_namespace(query).astype(native, query.dtype)
+        q, k, v, table, n = _native(*arguments)
+        output = paged_attention(impl, q, k, v, table, n, scale)
+        return array_namespace(query).astype(output, query.dtype)
     function = kernel_for(impl, query).paged_attention
     if library(query) == "torch":
         from attnbook.kernels.autograd import untraced

@@ -4,6 +4,7 @@ import importlib.util
 
 import numpy as np
 import pytest
+import torch
 from decoding_models import cases, model
 from error_table import error_test
 from hypothesis import given
@@ -268,4 +269,4 @@ filled().reorder(np.zeros((2, 1), int))
 greedy_decode(model(0, encoder=False), prompt=1, max_length=2, cache=filled())
     ValueError: cache must hold 2 layers of 1 sequences to go on with this prompt, got 1 of 2
 """
-test_what_is_refused = error_test(ERRORS, globals())
+test_what_is_refused = error_test(ERRORS, globals() | {"torch": torch})

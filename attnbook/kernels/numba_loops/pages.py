@@ -93,11 +93,13 @@ def _work(arrays, sizes, widths, scale):
     starts[0], starts[5] = rows * d_k, rows
     starts[1], starts[2] = (np.tile(of_head, n)[:, None] * d for d in (d_k, d_v))
     nothing = read_only(np.zeros(1, np.uint8)), read_only(np.zeros(1, np.float32))
-    return Work(
-        *(x.reshape(-1) for x in arrays),
-        *nothing,
-        read_only(starts),
-        *(n_q, 0, d_k, d_v, d_k, d_k, d_v, 0, 0, 0, 0),
-        *(False, False, n_q > 1),
-        *(np.float32(scale), np.float32(1)),
+    return Work._make(
+        (
+            *(x.reshape(-1) for x in arrays),
+            *nothing,
+            read_only(starts),
+            *(n_q, 0, d_k, d_v, d_k, d_k, d_v, 0, 0, 0, 0),
+            *(False, False, n_q > 1),
+            *(np.float32(scale), np.float32(1)),
+        )
     )
