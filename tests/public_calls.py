@@ -165,6 +165,12 @@ def public_calls():
             **{"impl": "reference"},
         },
         decoding.WindowCache: {"weights": language},
+        decoding.PagedCache: {"size": 4, "max_pages": 7},
+        decoding.paged_attention: {
+            **{"query": rng.normal(size=(2, 6, 1, 5)), "key_pages": rng.normal(size=(4, 3, 7, 5))},
+            **{"value_pages": rng.normal(size=(4, 3, 7, 2)), "scale": 0.5, "impl": "reference"},
+            **{"block_table": np.array([[3, 1], [3, -1]]), "lengths": np.array([11, 5])},
+        },
         decoding.greedy_decode: {
             **{"weights": model, "source": ids, "prompt": 1, "max_length": 2, "stop": 3},
             **{"pad": 0, "cache": True},

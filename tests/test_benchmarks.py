@@ -33,6 +33,7 @@ from benchmarks import (
     linear_attention,
     masking,
     multi_head,
+    paged,
     scaling_fit,
     search_growth,
     search_hashes,
@@ -690,6 +691,7 @@ TINY = {
     linear_attention: {"QUICK_SIZES": (3, 67), "WIDTH": 8},
     multi_head: {"QUICK_SIZES": (3, 5), "QUICK_CACHES": (7,), "D_MODEL": 16},
     transformer: {"QUICK_SIZES": (3, 5), "D_MODEL": 16, "D_FF": 24},
+    paged: {"QUICK_LENGTHS": (1, 9), "TEXTS": 3, "WIDTH": 8, "PAGE": 4, "KV_HEADS": 2},
     decode: {
         **{"QUICK_SIZES": (3,), "QUICK_DRAWN": 3, "QUICK_BATCHES": (2,), "QUICK_BATCH_LENGTH": 2},
         **{"KERNELS": {}, "BEGINNINGS": ("ROMEO:",)},
@@ -797,6 +799,17 @@ def check_rows(rows, baseline, tolerance):
 
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.usefixtures("tiny")
+def test_paged_measures_pages_beside_one_piece():
+    pytest.importorskip("numba")
+    rows = paged.timings("cpu", 2, quick=True)
+    names = ["read", "paged, packed", "packed, in one piece", paged.SDPA]
+    assert [row["implementation"] for row in rows] == names
+    assert all(row["relative"] < 1e-5 for row in rows[1:])
+    assert all(row["share"] > 0 < row["gb_per_second"] for row in rows)
+    assert rows[0]["share"] == 1
+
+
 def test_masking_measures_every_mask():
     pytest.importorskip("torch", reason="PyTorch is not installed")
     rows = masking.timings("cpu", "float32", 67, quick=True)

@@ -7,8 +7,9 @@ the other, and `greedy_decode` and `sample` are based on it, whereas `beam_searc
 sequences. `speculative_sample` lets a smaller model guess ahead. Logits processors such as `top_p`
 change the factors before a token is chosen, and `constrain` allows only what an `Automaton`
 accepts. A `KVCache` holds the keys and values of all tokens read so far. A `WindowCache` forgets
-those that no later token sees, a `HybridCache` reads only a part of them, and a `QuantizedCache`
-holds them in a few bits per number.
+those that no later token sees, a `HybridCache` reads only a part of them, a `QuantizedCache`
+holds them in a few bits per number, and a `PagedCache` shares pages of them between sequences.
+`paged_attention` reads such pages.
 """
 
 from attnbook.decoding.automaton import Automaton
@@ -17,6 +18,8 @@ from attnbook.decoding.constraint import constrain
 from attnbook.decoding.generate import Step, greedy_decode, sample, stream
 from attnbook.decoding.hybrid_cache import HybridCache
 from attnbook.decoding.kv_cache import KVCache
+from attnbook.decoding.paged import paged_attention
+from attnbook.decoding.paged_cache import PagedCache
 from attnbook.decoding.processors import (
     Prefix,
     min_p,
@@ -37,6 +40,7 @@ __all__ = [
     "Decoded",
     "HybridCache",
     "KVCache",
+    "PagedCache",
     "Prefix",
     "Quantized",
     "QuantizedCache",
@@ -48,6 +52,7 @@ __all__ = [
     "dequantize",
     "greedy_decode",
     "min_p",
+    "paged_attention",
     "quantize",
     "repetition_penalty",
     "sample",

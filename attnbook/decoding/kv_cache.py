@@ -1,7 +1,7 @@
 """The keys and values of the tokens that a decoder has read, so that it reads each token once."""
 
 import math
-from typing import Annotated
+from typing import Annotated, Any
 
 from array_api_compat import device
 
@@ -74,14 +74,18 @@ class KVCache:
         return self._held(layer)[1]
 
     def _held(self, layer):
+        self._check_held(layer)
+        (keys, values), n = self._rooms[layer], self._lengths[layer]
+        return keys[..., :n, :], values[..., :n, :]
+
+    def _check_held(self, layer):
+        """Raise unless a layer has keys and values."""
         if check_int("layer", layer) >= len(self._rooms):
             raise ValueError(
                 f"layer must be below the number of layers, {len(self._rooms)}, got {layer}"
             )
         if layer in self._with_state:
             raise ValueError(f"layer must keep keys and values, got {layer}, which keeps a state")
-        (keys, values), n = self._rooms[layer], self._lengths[layer]
-        return keys[..., :n, :], values[..., :n, :]
 
     def append(
         self, layer: int, keys: Annotated[Array, "... m d_k"], values: Annotated[Array, "... m d_v"]
@@ -110,6 +114,22 @@ class KVCache:
         ValueError
             If a shape does not fit, the layer is not the next one, or PyTorch records a graph.
         """
+        self._check_new(layer, keys, values)
+        if layer == len(self._rooms):
+            self._rooms.append((keys, values))
+            self._lengths.append(0)
+        held, n = self._rooms[layer], self._lengths[layer]
+        total = n + keys.shape[-2]
+        if n == 0 or total > held[0].shape[-2]:
+            capacity = -(-max(total, 2 * n) // self.block) * self.block
+            held = self._rooms[layer] = moved(held, n, capacity)
+        held[0][..., n:total, :] = keys
+        held[1][..., n:total, :] = values
+        self._lengths[layer] = total
+        return held[0][..., :total, :], held[1][..., :total, :]
+
+    def _check_new(self, layer, keys, values):
+        """Raise unless keys and values of new tokens fit a layer."""
         if not isinstance(layer, int):
             check_int("layer", layer)
         if not 0 <= layer <= len(self._rooms):
@@ -132,18 +152,6 @@ class KVCache:
                 raise ValueError(f"{name} must need no gradient: decode under torch.no_grad()")
         if layer in self._with_state:
             raise ValueError(f"layer must keep keys and values, got {layer}, which keeps a state")
-        if layer == len(self._rooms):
-            self._rooms.append((keys, values))
-            self._lengths.append(0)
-        held, n = self._rooms[layer], self._lengths[layer]
-        total = n + keys.shape[-2]
-        if n == 0 or total > held[0].shape[-2]:
-            capacity = -(-max(total, 2 * n) // self.block) * self.block
-            held = self._rooms[layer] = moved(held, n, capacity)
-        held[0][..., n:total, :] = keys
-        held[1][..., n:total, :] = values
-        self._lengths[layer] = total
-        return held[0][..., :total, :], held[1][..., :total, :]
 
     def state(self, layer: int) -> tuple[Array, ...] | None:
         """Return the state of a layer that keeps one, or None before its first token."""
@@ -179,6 +187,16 @@ class KVCache:
     def impl_for(self, layer: int, impl: Impl) -> Impl:
         """Return the implementation of attention for the next tokens of a layer: `impl` itself."""
         return impl
+
+    def take_in(
+        self, layer: int, heads: tuple[Array, Array], impl: Impl, weights: Any
+    ) -> tuple[tuple[Array, Array], Impl]:
+        """Write new keys and values; return what the new tokens attend to, and who attends.
+
+        `weights` are those of the attention of the layer.
+        """
+        impl = self.impl_for(layer, impl)
+        return self.append(layer, *heads), impl
 
     def check_weights(self, weights: TransformerWeights) -> None:
         """Raise unless the cache fits a model with these weights; the decoding functions ask."""

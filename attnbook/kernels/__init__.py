@@ -73,6 +73,8 @@ class Kernel:
         Whether it has a backward pass, its own or that of another rung.
     reads_intervals : bool
         Whether it takes a rule without making the dense mask of it.
+    pages : bool
+        Whether it also reads keys and values in pages (`attnbook.decoding.paged_attention`).
     """
 
     name: str
@@ -84,6 +86,7 @@ class Kernel:
     about: str = ""
     trainable: bool = False
     reads_intervals: bool = False
+    pages: bool = False
 
     def load(self) -> ModuleType:
         """Return the module, or raise an ImportError that says how to install what it needs."""
@@ -112,15 +115,15 @@ LADDER = (
     Kernel("threads", ("numpy",), "cpu", (), "threadpoolctl", "tiled", "tiles on all cores"),
     Kernel(
         *("packed", _CPU, "cpu", _SINGLE, "numba", "tiled", "compiled tiles in registers"),
-        *(True, True),
+        *(True, True, True),
     ),
     Kernel(
         *("cupy_tiled", ("cupy",), "cuda", _SINGLE, "cupy", "tiled", "tiles in shared memory"),
         reads_intervals=True,
     ),
     Kernel(
-        *("triton", ("torch",), "cuda", _SINGLE, "triton", "tiled", "Tensor Cores (16 bit)", True),
-        reads_intervals=True,
+        *("triton", ("torch",), "cuda", _SINGLE, "triton", "tiled", "Tensor Cores (16 bit)"),
+        *(True, True, True),
     ),
 )
 """The implementations, from the first one, which is the reference, to the fastest per device."""

@@ -18,6 +18,7 @@ from attnbook.arrays.array import dtype_name
 from attnbook.compilers.register_tiles import TILES, Tile, has_pairs, lanes
 from attnbook.kernels.numba_loops import backward as gradients
 from attnbook.kernels.numba_loops import forward as panels
+from attnbook.kernels.numba_loops.pages import paged_attention as paged_attention
 
 PAIRS = Tile(16, 8, 2, pairs=True)
 """The tile for bfloat16: each step of a sum adds two products, of numbers rounded to 8 bits."""

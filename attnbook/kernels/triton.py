@@ -14,9 +14,9 @@ where all scores are 10⁴, and by 1e-2 where they are 10⁶. And it scales q ·
 product is beyond the largest float32, the output is NaN whatever the scale.
 
 In the folder `triton_kernels`, `forward` holds the walk over the keys, `backward` its gradients,
-`decode` few queries over many keys, `tiles` the sizes of the tiles and which of them a mask leaves,
-`operands` the layout. Set TRITON_INTERPRET=1 before the first import to run all of it on the
-CPU, slowly, in Triton's interpreter.
+`decode` few queries over many keys, `pages` the same through a block table, `tiles` the sizes of
+the tiles and which of them a mask leaves, `operands` the layout. Set TRITON_INTERPRET=1 before the
+first import to run all of it on the CPU, slowly, in Triton's interpreter.
 
 Tillet, Kung, Cox (2019), "Triton: an intermediate language and compiler for tiled neural network
 computations".
@@ -29,6 +29,7 @@ from attnbook.kernels.triton_kernels import backward as gradients
 from attnbook.kernels.triton_kernels import decode
 from attnbook.kernels.triton_kernels import forward as walk
 from attnbook.kernels.triton_kernels.operands import operands
+from attnbook.kernels.triton_kernels.pages import paged_attention as paged_attention
 
 DEVICES = ("cuda", "cpu") if triton.knobs.runtime.interpret else ("cuda",)
 """Where arrays may be: on the CPU too where TRITON_INTERPRET=1 was set before the import."""

@@ -108,8 +108,7 @@ def multi_head_self_attention_of(
     """Attend to `x` itself, and to the tokens before it that `keep` knows."""
     heads, impl = keys_and_values(x, x, weights, options.turn), options.impl
     if keep is not None:
-        impl = keep.cache.impl_for(keep.layer, impl)
-        heads = keep.cache.append(keep.layer, *heads)
+        heads, impl = keep.cache.take_in(keep.layer, heads, impl, weights)
     return attend(
         *(x, heads, weights, options.mask),
         turn=options.turn,

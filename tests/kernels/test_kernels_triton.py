@@ -37,6 +37,7 @@ OFTEN = (
     *("keys without a batch", "decode, masks", "decode, three axes"),
     *("lists of tiles", "negative scale", "not numbers", "backends", "rounded once"),
     *triton_rules.CHECKS,
+    "pages",
 )
 """One case at least of every path: the interpreter takes a second for each."""
 
@@ -132,6 +133,17 @@ def test_decoding_on_sm_90():
     assert found["range_kernel"][0].count("HMMA")
     for code, kind in found.values():
         check_code(code, kind)
+
+
+@needs_tools
+@pytest.mark.parametrize("dtype", every_day([torch.bfloat16], triton_sass.DTYPES))
+@pytest.mark.parametrize("d", every_day([128], triton_sass.WIDTHS))
+def test_decoding_from_pages_on_sm_90(dtype, d):
+    found = triton_sass.paged_kernels(d, dtype)
+    assert set(found) == {"page_kernel", "merge_kernel"}
+    assert bool(found["page_kernel"].count("HMMA")) == (dtype != torch.float32)
+    for code in found.values():
+        assert code.spills == code.stack == 0
 
 
 @pytest.mark.weekly

@@ -92,6 +92,7 @@ def launching(function, capability=90):
         decode,
         forward,
         operands,
+        pages,
         tile_sizes,
         tiles,
     )
@@ -100,7 +101,7 @@ def launching(function, capability=90):
     def capability_of(device=None):
         return divmod(capability, 10)
 
-    modules = backward, decode, forward, tiles
+    modules = backward, decode, forward, pages, tiles
     with ExitStack() as stack:
         for place, name, stand_in in (
             (triton.runtime.driver, "_active", sass.Device(capability)),
@@ -122,6 +123,17 @@ def kernels_of(arguments, backward=True, capability=90):
             output = torch.empty_like(query)
             rung.backward(*arguments, output, query.new_empty((*query.shape[:-1], 1)), output)
     return found
+
+
+def paged_kernels(d, dtype=torch.bfloat16, n_q=1, group=4, size=16, capability=90):
+    """Return what decoding from pages launches: of each kernel its `MachineCode`."""
+    rung = KERNELS["triton"].load()
+    query = torch.empty((3, 2 * group, n_q, d), dtype=dtype)
+    pages = torch.empty((40, 2, size, d), dtype=dtype)
+    table, lengths = torch.zeros((3, 32), dtype=torch.int64), torch.zeros(3, dtype=torch.int64)
+    with compiling(capability) as found:
+        rung.paged_attention(query, pages, pages, table, lengths, d**-0.5)
+    return {name: code for name, (code, _) in found.items()}
 
 
 HEAD = f"{'sm':4}{'dtype':9}{'width':>6} {'call':21}{'kernel':15}" + "".join(
@@ -160,6 +172,8 @@ def main():
                     found = kernels_of(arguments, "decode" not in name, capability)
                     for kernel, own in found.items():
                         print(line(capability, dtype, d, name, kernel, *own), flush=True)
+                for kernel, code in paged_kernels(d, dtype, capability=capability).items():
+                    print(line(capability, dtype, d, "paged", kernel, code, None), flush=True)
 
 
 if __name__ == "__main__":

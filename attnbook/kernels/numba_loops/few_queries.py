@@ -4,6 +4,9 @@ Every key and every value is used a few times only, so the memory sets the pace:
 rows are read once and in order. The queries that share a key head, its groups, stand side by side,
 and the keys are split in chunks, as many as the sizes say, whose maxima, totals and weighted sums
 are merged in the order of the keys.
+
+The keys and values of a head are rows of an array one after the other, or they lie in pages. Then a
+list says for each key of a chunk in which row it is found, and nothing else changes.
 """
 
 import numpy as np
@@ -18,6 +21,9 @@ from attnbook.kernels.numba_loops.ranges import hide_unseen, next_seen
 KEYS = 32
 """Keys of a block; what is asked for ahead is to wait in the nearest cache."""
 
+AHEAD = KEYS + 4
+"""Keys after a chunk for which the list of rows goes on, since they may be asked for ahead."""
+
 LINE = 16
 """Numbers that come from memory together."""
 
@@ -25,16 +31,23 @@ _ZERO, _HIDDEN = np.float32(0), np.float32(-np.inf)
 _AT = np.uint64
 
 
+@compile_fused
+def row_of(rows, key):
+    """Return the row of a key: `key` itself, or what the list `rows` says."""
+    return key if rows is None else rows[_AT(key)]
+
+
 @compile_sums
-def score(work, head, key, keys, queries, scores):
+def score(work, head, rows, key, keys, queries, scores):
     """Make the scores of all rows with a block of keys, each sum in the lanes of vectors.
 
     The values of the block are asked for meanwhile, as are the next keys by `add_values`.
     """
     n_rows, d = queries.shape
     for j in range(keys):
-        at = work.starts[KEY, head, 0] + (key + j) * work.key_row
-        fetch(work.value, work.starts[VALUE, head, 0] + (key + j) * work.value_row, work.d_v)
+        row = row_of(rows, key + j)
+        at = work.starts[KEY, head, 0] + row * work.key_row
+        fetch(work.value, work.starts[VALUE, head, 0] + row * work.value_row, work.d_v)
         for r in range(n_rows):
             total = _ZERO
             for c in range(d):
@@ -50,8 +63,8 @@ def fetch(x, at, d):
 
 
 @compile_fused
-def hide(work, head, key, keys, scores):
-    """Add the bias, and hide what the rows may not see."""
+def hide(work, head, n_k, key, keys, scores):
+    """Add the bias, and hide what the rows may not see; `n_k` keys are those of the head."""
     n_rows = scores.shape[0]
     if work.has_bias:
         add_bias(work, head, 0, n_rows, key, keys, scores.T)
@@ -61,34 +74,38 @@ def hide(work, head, key, keys, scores):
         hide_unseen(work, head, 0, n_rows, key, keys, scores.T)
     if work.is_causal:
         for r in range(n_rows):
-            for j in range(max(0, r % work.n_q + work.n_k - work.n_q + 1 - key), keys):
+            for j in range(max(0, r % work.n_q + n_k - work.n_q + 1 - key), keys):
                 scores[r, j] = _HIDDEN
 
 
 @compile_fused
-def add_values(work, head, key, keys, weights, weighted):
+def add_values(work, head, rows, key, keys, weights, weighted):
     """Add the values of a block, as the rows weigh them, four keys at a time.
 
     The keys of the next block are asked for meanwhile.
     """
     n_rows, d = weighted.shape
-    row = work.value_row
+    start = work.starts[VALUE, head, 0]
     for j in range(0, keys, 4):
-        at = work.starts[VALUE, head, 0] + (key + j) * row
         for i in range(4):
-            next_row = work.starts[KEY, head, 0] + (key + keys + j + i) * work.key_row
-            fetch(work.key, next_row, work.d_k)
+            row = row_of(rows, key + keys + j + i)
+            fetch(work.key, work.starts[KEY, head, 0] + row * work.key_row, work.d_k)
         if keys - j < 4:
             for i in range(keys - j):
+                at = start + row_of(rows, key + j + i) * work.value_row
                 for r in range(n_rows):
                     for c in range(d):
-                        weighted[r, c] += weights[r, j + i] * work.value[_AT(at + i * row + c)]
+                        weighted[r, c] += weights[r, j + i] * work.value[_AT(at + c)]
         else:
+            at0 = start + row_of(rows, key + j) * work.value_row
+            at1 = start + row_of(rows, key + j + 1) * work.value_row
+            at2 = start + row_of(rows, key + j + 2) * work.value_row
+            at3 = start + row_of(rows, key + j + 3) * work.value_row
             for r in range(n_rows):
                 w0, w1, w2, w3 = four(weights[r], j, 1)
                 for c in range(d):
-                    v0, v1 = work.value[_AT(at + c)], work.value[_AT(at + c + row)]
-                    v2, v3 = work.value[_AT(at + c + 2 * row)], work.value[_AT(at + c + 3 * row)]
+                    v0, v1 = work.value[_AT(at0 + c)], work.value[_AT(at1 + c)]
+                    v2, v3 = work.value[_AT(at2 + c)], work.value[_AT(at3 + c)]
                     weighted[r, c] += w0 * v0 + w1 * v1 + w2 * v2 + w3 * v3
 
 
@@ -116,11 +133,43 @@ def sum_of(row):
     return total
 
 
+@compile_fused
+def chunk_of(work, pages, n_chunks, task):
+    """Return the head of a task, the range of its keys, and how many keys the head has."""
+    if pages is None:
+        head, chunk = divmod(task, n_chunks)
+        return head, work.n_k * chunk // n_chunks, work.n_k * (chunk + 1) // n_chunks, work.n_k
+    head = pages.tasks[task, 0]
+    return head, pages.tasks[task, 1], pages.tasks[task, 2], pages.lengths[head // pages.heads]
+
+
+@compile_fused
+def find_rows(pages, head, start, stop, rows):
+    """List the rows of the keys from `start` to `stop`, and repeat the last one for a while.
+
+    The rows of a page, those of all its heads, stand one after the other, and then the next page.
+    """
+    if pages is not None and start < stop:
+        page, slot = divmod(start, pages.size)
+        key, between = start, pages.heads * pages.size
+        while key < stop:
+            first = pages.table[head // pages.heads, page] * between
+            for i in range(slot, min(pages.size, slot + stop - key)):
+                rows[key] = first + i
+                key += 1
+            page, slot = page + 1, 0
+        for key in range(stop, stop + AHEAD):
+            rows[key] = rows[stop - 1]
+
+
 @compile_loops
-def attend_few(work, n_chunks, counter, partial):
+def attend_few(work, pages, rows, counter, partial):
     """Write the sums, total and maximum of chunk after chunk until `counter` has passed all.
 
-    partial : (heads, n_chunks, rows, d_v + 2)
+    pages : `Pages` that say which keys are a chunk and where they lie, or None: then all heads have
+        equally many chunks.
+    rows : room for the list of rows, or None.
+    partial : (chunks of all heads, rows, d_v + 2)
     """
     _, heads, groups = work.starts.shape
     n_rows, d_v = groups * work.n_q, work.d_v
@@ -129,17 +178,17 @@ def attend_few(work, n_chunks, counter, partial):
     top, total = np.empty(n_rows, np.float32), np.empty(n_rows, np.float32)
     while True:
         task = claim(counter)
-        if task >= heads * n_chunks:
+        if task >= len(partial):
             break
-        head, chunk = divmod(task, n_chunks)
+        head, start, stop, n_k = chunk_of(work, pages, len(partial) // heads, task)
+        find_rows(pages, head, start, stop, rows)
         for r in range(n_rows):
             group, i = divmod(r, work.n_q)
             at = work.starts[QUERY, head, group] + i * work.query_row
             for c in range(work.d_k):
                 queries[r, c] = work.query[at + c] * work.scale
         weighted[:], total[:], top[:] = _ZERO, _ZERO, _HIDDEN
-        stop = work.n_k * (chunk + 1) // n_chunks
-        key, keys = work.n_k * chunk // n_chunks, 0
+        key, keys = start, 0
         while key + keys < stop:
             key += keys
             keys = min(KEYS, stop - key)
@@ -147,9 +196,9 @@ def attend_few(work, n_chunks, counter, partial):
                 key, keys, _ = next_seen(work, head, 0, n_rows, key, stop, KEYS)
                 if keys == 0:
                     break
-            score(work, head, key, keys, queries, scores)
+            score(work, head, rows, key, keys, queries, scores)
             if work.has_mask or work.has_bias or work.has_ranges or work.is_causal:
-                hide(work, head, key, keys, scores)
+                hide(work, head, n_k, key, keys, scores)
             for r in range(n_rows):
                 row = scores[r, :keys]
                 below, top[r] = top[r], highest(row, top[r])
@@ -160,35 +209,46 @@ def attend_few(work, n_chunks, counter, partial):
                 if factor != np.float32(1):
                     for c in range(d_v):
                         weighted[r, c] *= factor
-            add_values(work, head, key, keys, scores, weighted)
+            add_values(work, head, rows, key, keys, scores, weighted)
         for r in range(n_rows):
             for c in range(d_v):
-                partial[head, chunk, r, c] = weighted[r, c]
-            partial[head, chunk, r, d_v] = total[r]
-            partial[head, chunk, r, d_v + 1] = top[r]
+                partial[task, r, c] = weighted[r, c]
+            partial[task, r, d_v] = total[r]
+            partial[task, r, d_v + 1] = top[r]
+
+
+@compile_fused
+def chunks_of(pages, n_chunks, head):
+    """Return the first chunk of a head and the one after its last."""
+    if pages is None:
+        return head * n_chunks, (head + 1) * n_chunks
+    return pages.firsts[head], pages.firsts[head + 1]
 
 
 @compile_loops
-def merge(work, partial, output, ends):
+def merge(work, pages, partial, output, ends):
     """Write the output from the sums of the chunks, in the order of the keys.
 
+    pages, partial : as in `attend_few`
     ends : (2, rows), the maximum and the total of each row, written
     """
-    heads, n_chunks, n_rows, width = partial.shape
+    heads = work.starts.shape[1]
+    n_tasks, n_rows, width = partial.shape
     d_v = width - 2
     for head in range(heads):
+        first, last = chunks_of(pages, n_tasks // heads, head)
         for r in range(n_rows):
             group, i = divmod(r, work.n_q)
             row = work.starts[OUTPUT, head, group] + i
             top, total = _HIDDEN, _ZERO
-            for chunk in range(n_chunks):
-                top = max(top, partial[head, chunk, r, d_v + 1])
+            for task in range(first, last):
+                top = max(top, partial[task, r, d_v + 1])
             safe = top if top > _HIDDEN else _ZERO
-            for chunk in range(n_chunks):
-                factor = exp(partial[head, chunk, r, d_v + 1] - safe)
-                total += factor * partial[head, chunk, r, d_v]
+            for task in range(first, last):
+                factor = exp(partial[task, r, d_v + 1] - safe)
+                total += factor * partial[task, r, d_v]
                 for c in range(d_v):
-                    output[row, c] += factor * partial[head, chunk, r, c]
+                    output[row, c] += factor * partial[task, r, c]
             for c in range(d_v):
                 output[row, c] = output[row, c] / total if total != _ZERO else _ZERO
             ends[0, row], ends[1, row] = top, total

@@ -109,21 +109,21 @@ def _by_panels(tile, work, mask, n_threads):
 def _without_tiles(tile, work, mask, n_threads):
     n_chunks = max(1, min(work.n_k // LEAST, PIECES))
     partial = _partial(work, n_chunks)
-    share(lambda counter: attend_few(work, n_chunks, counter, partial), n_threads)
+    share(lambda counter: attend_few(work, None, None, counter, partial), n_threads)
     return _merged(work, partial)
 
 
 def _merged(work, partial):
     rows = work.starts[0].size * work.n_q
     output, ends = np.zeros((rows, work.d_v), np.float32), np.empty((2, rows))
-    merge(work, partial, output, ends)
+    merge(work, None, partial, output, ends)
     return output, ends
 
 
 def _partial(work: Work, n_chunks: int) -> np.ndarray:
     """Return room for the weighted sums, the total and the maximum of each row in each chunk."""
     _, n_heads, n_groups = work.starts.shape
-    return np.empty((n_heads, n_chunks, n_groups * work.n_q, work.d_v + 2), np.float32)
+    return np.empty((n_heads * n_chunks, n_groups * work.n_q, work.d_v + 2), np.float32)
 
 
 def share(function: Callable[..., None], n_threads: int) -> None:
@@ -168,9 +168,9 @@ def attend(tile, words, work, n_chunks, order, counter, partial, output, ends):
         else:
             for r in range(rows):
                 for c in range(work.d_v):
-                    partial[head, chunk, first + r, c] = weighted[c, r]
-                partial[head, chunk, first + r, work.d_v] = total[r]
-                partial[head, chunk, first + r, work.d_v + 1] = top[r]
+                    partial[head * n_chunks + chunk, first + r, c] = weighted[c, r]
+                partial[head * n_chunks + chunk, first + r, work.d_v] = total[r]
+                partial[head * n_chunks + chunk, first + r, work.d_v + 1] = top[r]
 
 
 @compile_fused
