@@ -798,8 +798,6 @@ def check_rows(rows, baseline, tolerance):
 
 
 @pytest.mark.usefixtures("tiny")
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.usefixtures("tiny")
 def test_paged_measures_pages_beside_one_piece():
     pytest.importorskip("numba")
     rows = paged.timings("cpu", 2, quick=True)
@@ -810,6 +808,8 @@ def test_paged_measures_pages_beside_one_piece():
     assert rows[0]["share"] == 1
 
 
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_masking_measures_every_mask():
     pytest.importorskip("torch", reason="PyTorch is not installed")
     rows = masking.timings("cpu", "float32", 67, quick=True)
