@@ -33,7 +33,11 @@ from benchmarks import (
     linear_attention,
     masking,
     multi_head,
+<<<<<<< HEAD
     paged,
+=======
+    packing,
+>>>>>>> w-varlen
     scaling_fit,
     search_growth,
     search_hashes,
@@ -690,6 +694,7 @@ TINY = {
     masking: {"QUICK_SIZES": (5, 67), "HEADS": 2, "WINDOW": 3, "DOCUMENT": 9},
     linear_attention: {"QUICK_SIZES": (3, 67), "WIDTH": 8},
     multi_head: {"QUICK_SIZES": (3, 5), "QUICK_CACHES": (7,), "D_MODEL": 16},
+    packing: {"QUICK_TEXTS": 3, "LENGTH": 9, "KNOWN": 5, "ROWS": 2},
     transformer: {"QUICK_SIZES": (3, 5), "D_MODEL": 16, "D_FF": 24},
     paged: {"QUICK_LENGTHS": (1, 9), "TEXTS": 3, "WIDTH": 8, "PAGE": 4, "KV_HEADS": 2},
     decode: {
@@ -749,6 +754,18 @@ def test_quick_run_writes_a_valid_record(tmp_path, capsys, name):
     for row in record.get("rows", []):
         assert "reason" not in row
         assert f"n = {row['n']}" in printed
+
+
+@pytest.mark.usefixtures("tiny")
+def test_packed_and_padded_batches_have_one_loss():
+    rows = packing.timings("cpu", quick=True)
+    assert len(rows) == 8
+    assert len({row["tokens"] for row in rows}) == 1
+    slots = {row["batch"]: row["slots"] for row in rows}
+    assert slots["packed"] <= slots["padded"]
+    for row in rows:
+        assert row["relative"] < 1e-6
+        assert row["tokens_per_second"] > 0
 
 
 @pytest.mark.usefixtures("tiny")
