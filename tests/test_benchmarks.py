@@ -33,11 +33,8 @@ from benchmarks import (
     linear_attention,
     masking,
     multi_head,
-<<<<<<< HEAD
-    paged,
-=======
     packing,
->>>>>>> w-varlen
+    paged,
     scaling_fit,
     search_growth,
     search_hashes,
