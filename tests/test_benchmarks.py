@@ -691,7 +691,7 @@ TINY = {
     masking: {"QUICK_SIZES": (5, 67), "HEADS": 2, "WINDOW": 3, "DOCUMENT": 9},
     linear_attention: {"QUICK_SIZES": (3, 67), "WIDTH": 8},
     multi_head: {"QUICK_SIZES": (3, 5), "QUICK_CACHES": (7,), "D_MODEL": 16},
-    packing: {"QUICK_TEXTS": 3, "LENGTH": 9, "KNOWN": 5, "ROWS": 2},
+    packing: {"QUICK_TEXTS": 12, "LENGTH": 64, "KNOWN": 5, "ROWS": 2},
     transformer: {"QUICK_SIZES": (3, 5), "D_MODEL": 16, "D_FF": 24},
     paged: {"QUICK_LENGTHS": (1, 9), "TEXTS": 3, "WIDTH": 8, "PAGE": 4, "KV_HEADS": 2},
     decode: {
