@@ -9,8 +9,8 @@ import numpy as np
 from attnbook.arrays.arguments import check_int
 from attnbook.data.ids import check_id, ids_of, iterator
 from attnbook.data.vocabulary import Vocabulary
+from attnbook.masking.documents import Documents
 from attnbook.masking.masks import padding
-from attnbook.masking.rules import Documents
 
 
 @dataclass(frozen=True, eq=False)

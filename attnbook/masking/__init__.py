@@ -20,6 +20,7 @@ from attnbook.masking.conventions import (
     to_mha,
     to_sdpa,
 )
+from attnbook.masking.documents import Documents
 from attnbook.masking.masks import (
     block_diagonal,
     causal,
@@ -32,7 +33,6 @@ from attnbook.masking.masks import (
 from attnbook.masking.rules import (
     Causal,
     Chunks,
-    Documents,
     FirstKeys,
     Rule,
     SlidingWindow,

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import torch
 
 from attnbook.arrays.array import Array, Mask
-from attnbook.masking.rules import Documents
+from attnbook.masking.documents import Documents
 from attnbook.nn.layers import DecoderLayer, DecodingModule, EncoderLayer, EncodingModule
 from attnbook.nn.normalization import LayerNorm, RMSNorm
 from attnbook.nn.torch_module import DroppingModule, TorchModule

@@ -11,12 +11,14 @@ import math
 import sys
 import traceback
 from dataclasses import dataclass
+from functools import partial
 
 import formula
 import numpy as np
 import oracle
 import test_kernels
 import torch
+import triton_pointers
 import triton_rules
 from cases import ArrayLibrary, Case
 from test_kernels import drawn, numbers, some
@@ -102,6 +104,7 @@ CASES |= {
     "odd start": Call(PLAIN, change="odd start", dtypes=BOTH),
     "width 1": Call(same(1, 1), dtypes=("bfloat16",)),
     "width 64": Call(same(64, 64), dtypes=("bfloat16",)),
+    "width 72": Call(same(72, 72, mask=some(17, 33)), dtypes=BOTH),
     "width 80": Call(same(80, 80), True, ("float16",)),
     "width 128": Call(same(128, 128), True, ("bfloat16",)),
     "width 256": Call(same(256, 256, n_k=17), dtypes=("bfloat16",)),
@@ -341,6 +344,12 @@ def check_pages(device="cpu"):
                 torch.testing.assert_close(output.double(), exact, rtol=tolerance, atol=tolerance)
 
 
+def check_pointers(name, device="cpu"):
+    """Run a case or a check as on a GPU on which no TMA loads the rows."""
+    with triton_pointers.without_tma():
+        run(name, device)
+
+
 OTHER = {
     "pages": check_pages,
     "backends": check_backends,
@@ -351,6 +360,7 @@ OTHER = {
     "by name": check_public,
     "rounded once": check_rounded_once,
 } | triton_rules.CHECKS
+OTHER |= {f"{x}, by pointers": partial(check_pointers, x) for x in triton_pointers.NAMES}
 
 
 LARGE = ("64", "64 causal", "128", "128 causal", "128 grouped", "64 mask", "decode")

@@ -18,7 +18,7 @@ from attnbook.arrays.array import (
 from attnbook.arrays.attention_arguments import and_causal
 from attnbook.arrays.lengths import placed
 from attnbook.arrays.weights import check_part
-from attnbook.masking.rules import Documents
+from attnbook.masking.documents import Documents
 from attnbook.multi_head.masks import array_for_heads, check_head_mask
 from attnbook.multi_head.weights import MultiHeadWeights
 from attnbook.normalization.normalization import NORMALIZED

@@ -1,0 +1,147 @@
+"""Documents that share a row of tokens."""
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import array_api_compat
+import numpy as np
+
+from attnbook.arrays.array import Array
+from attnbook.arrays.intervals import Intervals
+from attnbook.arrays.lengths import lengths_of
+from attnbook.arrays.move import numbers_of
+from attnbook.masking.rules import KEPT, At, Rule
+
+
+class Documents(Rule):
+    """Let each query see the keys of its own document, if several share a row of tokens.
+
+    Parameters
+    ----------
+    ids : ints of shape (..., n)
+        The document of each token; equal numbers are one document, wherever they stand. There may
+        be fewer keys than n, but not more.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `ids` are not ints with at least one axis.
+
+    Notes
+    -----
+    A query needs as many ranges of keys as its document has pieces, one if documents are whole.
+
+    Examples
+    --------
+    >>> (Documents([7, 7, 2, 2]) & Causal()).dense(4).astype(int)
+    array([[1, 0, 0, 0],
+           [1, 1, 0, 0],
+           [0, 0, 1, 0],
+           [0, 0, 1, 1]])
+    """
+
+    def __init__(self, ids: Sequence[int] | Annotated[Array, "... n"]):
+        self.ids = _ints("ids", ids)
+        if self.ids.ndim == 0:
+            raise ValueError(f"ids must have shape (..., n), got {self.ids.shape}")
+        self.leading = self.ids.shape[:-1]
+
+    @classmethod
+    def of_lengths(cls, lengths: Sequence[int] | Annotated[Array, "documents"]) -> "Documents":
+        """Return the rule for documents of these lengths, one after the other in a row.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `lengths` are not ints of at least 0 with one axis.
+
+        Examples
+        --------
+        >>> Documents.of_lengths([1, 2]).ids
+        array([0, 1, 1])
+        """
+        counts = lengths_of("lengths", lengths)
+        if counts.ndim != 1:
+            raise ValueError(f"lengths must have shape (documents,), got {counts.shape}")
+        return cls(np.repeat(np.arange(len(counts)), counts.astype(np.intp)))
+
+    @property
+    def positions(self) -> Annotated[np.ndarray, "... n"]:
+        """The position of each token in its document: 0, 1, 2, … from its first token on."""
+        index = np.arange(self.ids.shape[-1])
+        return index - np.maximum.accumulate(np.where(self._begins, index, 0), axis=-1)
+
+    @property
+    def longest(self) -> int:
+        """The length of the longest document; of several pieces, the longest counts."""
+        return int(self.positions.max(initial=-1)) + 1
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each document is in one piece."""
+        shape = (math.prod(self.leading), self.ids.shape[-1])
+        rows = zip(self.ids.reshape(shape), self._begins.reshape(shape), strict=True)
+        return all(len(np.unique(ids)) == np.count_nonzero(begins) for ids, begins in rows)
+
+    @property
+    def _begins(self) -> np.ndarray:
+        """Where a token is the first of a piece of a document."""
+        first = np.ones(self.ids.shape, bool)
+        first[..., 1:] = self.ids[..., 1:] != self.ids[..., :-1]
+        return first
+
+    def allows(self, position: Any, key: Any, at: At) -> Any:
+        inside = position >= 0  # a query may stand before all keys
+        return (at(self.ids, position * inside) == at(self.ids, key)) & inside
+
+    def _intervals(self, n_q: int, n_k: int) -> Intervals:
+        self.check_keys(n_k)
+        rows = self.ids[..., :n_k].reshape(math.prod(self.leading), n_k)
+        of_row = [_ranges_of_documents(row) for row in rows]
+        m = max([starts.shape[-1] for starts, _ in of_row], default=1)
+        ranges = np.full((2, len(rows), max(n_q, n_k), m), n_k, np.int64)
+        before = max(n_q, n_k) - n_k  # queries that stand before all keys
+        for i, (starts, stops) in enumerate(of_row):
+            ranges[0, i, before:, : starts.shape[-1]] = starts
+            ranges[1, i, before:, : stops.shape[-1]] = stops
+        starts, stops = ranges[:, :, ranges.shape[2] - n_q :].reshape(2, *self.leading, n_q, m)
+        return Intervals(starts, stops, n_k)
+
+    def arrays(self) -> list[np.ndarray]:
+        return [self.ids]
+
+    def check_keys(self, n_k: int) -> None:
+        """Raise ValueError if there are more keys than tokens with a document."""
+        if n_k > self.ids.shape[-1]:
+            raise ValueError(
+                f"there must be at most as many keys as ids, {self.ids.shape[-1]}, got {n_k}"
+            )
+
+    def __repr__(self) -> str:
+        return f"Documents({self.ids.tolist() if self.ids.size <= KEPT else self.ids.shape})"
+
+
+def _ranges_of_documents(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each token the ranges of keys of its document, two arrays (n, m)."""
+    n = len(ids)
+    if not n:
+        return np.empty((0, 1), np.int64), np.empty((0, 1), np.int64)
+    firsts = np.flatnonzero(np.concatenate([[True], ids[1:] != ids[:-1]]))
+    ends = np.append(firsts[1:], n)
+    _, document = np.unique(ids[firsts], return_inverse=True)  # of each piece
+    order = np.argsort(document, kind="stable")
+    counts = np.bincount(document)
+    place = np.arange(len(firsts)) - np.repeat(np.cumsum(counts) - counts, counts)
+    starts, stops = np.full((2, len(counts), counts.max()), n)
+    starts[document[order], place], stops[document[order], place] = firsts[order], ends[order]
+    of_token = np.repeat(document, ends - firsts)
+    return starts[of_token], stops[of_token]
+
+
+def _ints(name: str, numbers: Any) -> np.ndarray:
+    array = numbers_of(name, numbers) if array_api_compat.is_array_api_obj(numbers) else numbers
+    array = np.asarray(array)
+    if array.size and array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be ints, got {array.dtype}")
+    return array.astype(np.int64)
