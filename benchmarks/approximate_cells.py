@@ -44,7 +44,7 @@ def weigh_cells(
     mean, value_mean, log_count, spread = stands
     d_k, d_v, width = query.shape[1], value_mean.shape[1], tile.width
     panel, far = aligned(d_k, width), aligned(log_count.size, width)
-    part, weighted, vectors = aligned(d_v, width), aligned(d_v, width), aligned(6, width)
+    weighted, vectors = aligned(d_v, width), aligned(6, width)
     below, top, safe = vectors[0], vectors[1], vectors[2]
     factor, total, curve = vectors[3], vectors[4], vectors[5]
     flat_mean, flat_value = mean.reshape(-1), value_mean.reshape(-1)
@@ -87,7 +87,7 @@ def weigh_cells(
         for k in range(d_v):
             for r in range(width):
                 weighted[k, r] = ZERO
-        product_onto(tile, part, flat_value, 0, 1, d_v, far, weighted, d_v, width, n, None)
+        product_onto(tile, flat_value, 0, 1, d_v, far, weighted, d_v, width, n, None)
         for r in range(rows):
             one = total[r] if total[r] > ZERO else ONE
             log_total[first + r] = top[r] + np.log(total[r])

@@ -94,7 +94,7 @@ def attend_cells(tile, query, panels, ids, counts, keys, limits, counter, out, l
     key, value, places, starts = keys
     d_k, d_v, width = query.shape[1], value.shape[1], tile.width
     panel, scores = aligned(d_k, width), aligned(TILE_KEYS, width)
-    part, weighted, vectors = aligned(d_v, width), aligned(d_v, width), aligned(6, width)
+    weighted, vectors = aligned(d_v, width), aligned(6, width)
     below, top, safe = vectors[0], vectors[1], vectors[2]
     factor, total, tile_total = vectors[3], vectors[4], vectors[5]
     rows_of, sizes = np.empty(TILE_KEYS, np.int64), np.empty(TILE_KEYS, np.int64)
@@ -152,11 +152,11 @@ def attend_cells(tile, query, panels, ids, counts, keys, limits, counter, out, l
                 here = scores[at:]
                 if i == 0:
                     product_onto(
-                        tile, part, flat_value, begin, 1, d_v, here, weighted, d_v, width, n, factor
+                        tile, flat_value, begin, 1, d_v, here, weighted, d_v, width, n, factor
                     )
                 else:
                     product_onto(
-                        tile, part, flat_value, begin, 1, d_v, here, weighted, d_v, width, n, None
+                        tile, flat_value, begin, 1, d_v, here, weighted, d_v, width, n, None
                     )
                 at += n
         for r in range(rows):

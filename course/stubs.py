@@ -27,6 +27,7 @@ CHAPTERS = {
         "kernels/in_place.py",
         "kernels/score_tiles.py",
         "kernels/tiled.py",
+        "kernels/paging.py",
     ),
     "hashing": ("hashing",),
     "estimators": ("sketch/estimators.py", "sketch/tails.py"),

@@ -36,7 +36,7 @@ def is_rule(mask):
 
 def visible(mask, n_q, n_k, is_causal):
     """Return a mask and `is_causal` with `Intervals` in the place of a rule; arrays stay."""
-    if not is_rule(mask):
+    if not hasattr(mask, "intervals"):  # as `is_rule`
         return mask, is_causal
     if mask.is_causal:
         return None, True
@@ -106,7 +106,7 @@ def check_attention(arrays, mask, bias, scale, is_causal=False):
 
 def check_mask(mask, query, scores_shape, name="mask", query_name="query"):
     """Raise unless `mask` is boolean, lives where `query` does and broadcasts to the scores."""
-    if is_rule(mask):
+    if hasattr(mask, "intervals"):
         mask = mask.intervals(*scores_shape[-2:])
     else:
         check_same_home(name, mask, query_name, query)

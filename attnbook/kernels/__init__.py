@@ -16,8 +16,8 @@ where ``log_total``, of shape (..., n_q, 1), is the logarithm of each row's sum 
 (`tiled` keeps it as two numbers).
 Only the reference and `Recorder` are imported at once; the others are imported when they are used.
 
-A `masking.Rule` reaches a kernel with `reads_intervals` as `arrays.intervals.Intervals` in the
-place of the mask, and all others as the dense mask.
+A `masking.Rule` reaches the kernels in `READ_RANGES` as `arrays.intervals.Intervals` in the place
+of the mask, and all others as the dense mask.
 
 Instead of a name, you can pass ``impl=`` a function of your own with the signature of
 ``attention``. It is called with positional arguments. The mask is None or boolean, True = may
@@ -71,10 +71,6 @@ class Kernel:
         What is new on this rung.
     trainable : bool
         Whether it has a backward pass, its own or that of another rung.
-    reads_intervals : bool
-        Whether it takes a rule without making the dense mask of it.
-    pages : bool
-        Whether it also reads keys and values in pages (`attnbook.decoding.paged_attention`).
     """
 
     name: str
@@ -85,8 +81,6 @@ class Kernel:
     reference: str = REFERENCE
     about: str = ""
     trainable: bool = False
-    reads_intervals: bool = False
-    pages: bool = False
 
     def load(self) -> ModuleType:
         """Return the module, or raise an ImportError that says how to install what it needs."""
@@ -106,27 +100,19 @@ _CPU = ("numpy", "torch")
 LADDER = (
     Kernel("naive", about="all scores at once, a new array for every step"),
     Kernel("in_place", ("numpy",), "cpu", about="all scores at once, in one array"),
-    Kernel(
-        "tiled",
-        about="a tile at a time with an online softmax: O(n) memory",
-        trainable=True,
-        reads_intervals=True,
-    ),
+    Kernel("tiled", about="a tile at a time with an online softmax: O(n) memory", trainable=True),
     Kernel("threads", ("numpy",), "cpu", (), "threadpoolctl", "tiled", "tiles on all cores"),
-    Kernel(
-        *("packed", _CPU, "cpu", _SINGLE, "numba", "tiled", "compiled tiles in registers"),
-        *(True, True, True),
-    ),
-    Kernel(
-        *("cupy_tiled", ("cupy",), "cuda", _SINGLE, "cupy", "tiled", "tiles in shared memory"),
-        reads_intervals=True,
-    ),
-    Kernel(
-        *("triton", ("torch",), "cuda", _SINGLE, "triton", "tiled", "Tensor Cores (16 bit)"),
-        *(True, True, True),
-    ),
+    Kernel("packed", _CPU, "cpu", _SINGLE, "numba", "tiled", "compiled tiles in registers", True),
+    Kernel("cupy_tiled", ("cupy",), "cuda", _SINGLE, "cupy", "tiled", "tiles in shared memory"),
+    Kernel("triton", ("torch",), "cuda", _SINGLE, "triton", "tiled", "Tensor Cores (16 bit)", True),
 )
 """The implementations, from the first one, which is the reference, to the fastest per device."""
+
+READ_RANGES = ("tiled", "packed", "cupy_tiled", "triton")
+"""Those that take a rule as ranges of keys; for the others it becomes a dense mask."""
+
+READ_PAGES = ("packed", "triton")
+"""Those with a function `paged_attention`, which reads a block table."""
 
 KERNELS = {kernel.name: kernel for kernel in LADDER}
 IMPLS = (REFERENCE, *KERNELS)
@@ -190,7 +176,7 @@ def attention(
     cap: float | None = None,
 ) -> Array:
     """Return the output of `impl` for checked arrays; differentiable for PyTorch's tensors."""
-    if isinstance(mask, Intervals) and not _reads_intervals(impl):
+    if isinstance(mask, Intervals) and impl not in READ_RANGES:
         mask = mask.dense(query)
     if impl == REFERENCE or (cap is not None and impl == "naive"):
         return naive.attention(query, key, value, mask, bias, scale, is_causal, cap)
@@ -210,10 +196,6 @@ def attention(
 
         return untraced(_attention, impl, *arguments)
     return _attention(impl, *arguments)
-
-
-def _reads_intervals(impl: Impl) -> bool:
-    return isinstance(impl, str) and impl in KERNELS and KERNELS[impl].reads_intervals
 
 
 def _attention(impl: str, query: Any, *others: Any) -> Array:
@@ -295,7 +277,7 @@ def attention_vjp(
         native = *_native(query, key, value, grad_output, mask, bias), scale, is_causal
         return attention_vjp(impl, *native)
     module = kernel_for(impl, query)
-    if isinstance(mask, Intervals) and not _reads_intervals(impl):
+    if isinstance(mask, Intervals) and impl not in READ_RANGES:
         mask = mask.dense(query)
     if not KERNELS[impl].trainable:
         able = [kernel.name for kernel in LADDER if kernel.trainable]

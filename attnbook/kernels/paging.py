@@ -1,6 +1,6 @@
 """Attention to keys and values in pages, by the reference or by a rung that reads a block table.
 
-A rung with ``pages=True`` has a function ``paged_attention`` beside its ``attention``:
+A rung of `READ_PAGES` has a function ``paged_attention`` beside its ``attention``:
 
 ``paged_attention(query, key_pages, value_pages, block_table, lengths, scale)``
 
@@ -13,9 +13,9 @@ from typing import Annotated
 from array_api_compat import device
 
 from attnbook.arrays.array import Array, array_namespace, library
-from attnbook.kernels import LADDER, REFERENCE, _is_foreign, _native, kernel_for, naive
+from attnbook.kernels import READ_PAGES, REFERENCE, _is_foreign, _native, kernel_for, naive
 
-PAGED = (REFERENCE, *(kernel.name for kernel in LADDER if kernel.pages))
+PAGED = (REFERENCE, *READ_PAGES)
 """The implementations that read a block table."""
 
 

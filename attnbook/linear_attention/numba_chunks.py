@@ -11,8 +11,8 @@ from attnbook.arrays.threads import in_parts, n_threads_for
 from attnbook.compilers.jit import compile_fused, compile_loops, read_only
 from attnbook.kernels.numba_loops.arrays import plain, restored
 from attnbook.kernels.numba_loops.panels import exp
-from attnbook.kernels.numba_loops.products import product
 from attnbook.linear_attention.arguments import LENGTH, Tokens
+from attnbook.linear_attention.numba_products import product
 
 _ZERO = np.float32(0)
 
@@ -78,17 +78,17 @@ def read_head(query, key, value, log_decay, beta, state, output, erases, decays)
             g[i] = total
             for c in range(d_k):
                 turned[c, i] = key[start + i, c] if i < rows else _ZERO
-        product(None, queries, at, d_k, 1, turned, inside, rows, LENGTH, d_k, None)
+        product(queries, at, d_k, 1, turned, inside, rows, LENGTH, d_k)
         if decays:
             decay_pairs(inside, g, rows)
         else:
             for i in range(rows):
                 inside[i, i + 1 :] = _ZERO
         if erases:
-            product(None, keys, at, d_k, 1, turned, overlap, rows, LENGTH, d_k, None)
+            product(keys, at, d_k, 1, turned, overlap, rows, LENGTH, d_k)
             if decays:
                 decay_pairs(overlap, g, rows)
-            product(None, keys, at, d_k, 1, state, written, rows, d_v, d_k, None)
+            product(keys, at, d_k, 1, state, written, rows, d_v, d_k)
             for i in range(rows):
                 b = beta[start + i]
                 grown = b * exp(g[i])
@@ -101,10 +101,10 @@ def read_head(query, key, value, log_decay, beta, state, output, erases, decays)
         else:
             for i in range(rows):
                 written[i] = value[start + i]
-        product(None, queries, at, d_k, 1, state, read, rows, d_v, d_k, None)
+        product(queries, at, d_k, 1, state, read, rows, d_v, d_k)
         pairs = inside.reshape(LENGTH * LENGTH)
         here = output[start : start + rows]
-        product(None, pairs, 0, LENGTH, 1, written, here, rows, d_v, rows, None)
+        product(pairs, 0, LENGTH, 1, written, here, rows, d_v, rows)
         for i in range(rows):
             grown = exp(g[i])
             for c in range(d_v):
@@ -112,7 +112,7 @@ def read_head(query, key, value, log_decay, beta, state, output, erases, decays)
             left = exp(total - g[i])
             for c in range(d_v):
                 written[i, c] *= left
-        product(None, keys, at, 1, d_k, written, added, d_k, d_v, rows, None)
+        product(keys, at, 1, d_k, written, added, d_k, d_v, rows)
         grown = exp(total)
         for c in range(d_k):
             for e in range(d_v):

@@ -28,12 +28,17 @@ class Documents(Rule):
     TypeError, ValueError
         If `ids` are not ints with at least one axis.
 
+    Attributes
+    ----------
+    ids : int array of NumPy, shape (..., n)
+
     Notes
     -----
     A query needs as many ranges of keys as its document has pieces, one if documents are whole.
 
     Examples
     --------
+    >>> from attnbook.masking import Causal
     >>> (Documents([7, 7, 2, 2]) & Causal()).dense(4).astype(int)
     array([[1, 0, 0, 0],
            [1, 1, 0, 0],

@@ -33,6 +33,11 @@ class Rule:
     - ``Documents.of_lengths(lengths) & Causal()``: texts that are packed into one row;
     - ``Chunks(size) & Causal()``: chunked attention.
 
+    Attributes
+    ----------
+    leading : tuple of int
+        The leading axes of its masks.
+
     Notes
     -----
     A rule is immutable, and keeps what it has made for the last few shapes, so use one rule for all
@@ -279,6 +284,11 @@ class _Range(Rule):
 class Causal(_Range):
     """Let each query see the key at its own position and the keys before it, as `causal` does.
 
+    Attributes
+    ----------
+    leading : tuple of int
+        (), since one mask serves all sequences.
+
     Examples
     --------
     >>> Causal().dense(2, 4).astype(int)
@@ -310,6 +320,10 @@ class SlidingWindow(_Range):
     ------
     TypeError, ValueError
         If a number is not an int of at least 0.
+
+    Attributes
+    ----------
+    left, right : int
 
     Examples
     --------
@@ -348,6 +362,10 @@ class FirstKeys(_Range):
     TypeError, ValueError
         If `count` is not an int or ints of at least 0.
 
+    Attributes
+    ----------
+    count : int array of NumPy, shape (...,)
+
     Examples
     --------
     >>> (FirstKeys(2) | Causal()).dense(3).astype(int)
@@ -385,6 +403,10 @@ class Chunks(_Range):
     ------
     TypeError, ValueError
         If `size` is not an int of at least 1.
+
+    Attributes
+    ----------
+    size : int
 
     Examples
     --------

@@ -6,7 +6,7 @@ The formula is the first rung of the ladder, `attnbook.kernels.naive`. The three
 check their arrays and call it, or what `impl` names. What pulls gradients back stands here.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from attnbook import kernels
 from attnbook.arrays.arguments import check_floats
@@ -187,7 +187,9 @@ def attention(
     kernels.check_impl(impl)
     arrays = {"query": query, "key": key, "value": value}
     scale = check_attention(arrays, mask, bias, scale, is_causal)
-    seen, is_causal = visible(mask, query.shape[-2], key.shape[-2], is_causal)
+    seen: Any = mask
+    if hasattr(mask, "intervals"):  # a rule
+        seen, is_causal = visible(mask, query.shape[-2], key.shape[-2], is_causal)
     return kernels.attention(impl, query, key, value, seen, bias, scale, is_causal)
 
 
