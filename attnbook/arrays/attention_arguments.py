@@ -41,7 +41,10 @@ def visible(mask, n_q, n_k, is_causal):
     if mask.is_causal:
         return None, True
     seen = mask.intervals(n_q, n_k)
-    return (seen & Intervals.causal(n_q, n_k) if is_causal else seen), False
+    if is_causal:  # kept, so that what kernels derive from it is made once a shape
+        whole = seen
+        seen = whole.made("causal", lambda: whole & Intervals.causal(n_q, n_k))
+    return seen, False
 
 
 def array_of(mask, n_q, n_k, like):
