@@ -113,7 +113,7 @@ def _constant_of_tile(name):
     return typed
 
 
-for _name in ("lanes", "rows", "pairs", "width"):
+for _name in ("lanes", "rows", "vectors", "pairs", "width"):
     overload_attribute(TileType, _name)(_constant_of_tile(_name))
 
 
@@ -167,6 +167,20 @@ class Vectors:
     def multiply_add(self, a, b, c):
         """Return a b + c."""
         return self.builder.fadd(self.builder.fmul(a, b, flags=_FUSED), c, flags=_FUSED)
+
+    def sum_of(self, vector):
+        """Return the sum of a vector's lanes, made by halves."""
+        n = self.tile.lanes
+        while n > 1:
+            n //= 2
+            halves = [
+                self.builder.shuffle_vector(
+                    vector, vector, ir.Constant(ir.VectorType(_I32, n), [*range(first, first + n)])
+                )
+                for first in (0, n)
+            ]
+            vector = self.builder.fadd(*halves)
+        return self.builder.extract_element(vector, _I32(0))
 
     def dot(self, a, b, c):
         """Return c + a b, or the sum of both products of each pair and c."""
