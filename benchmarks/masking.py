@@ -26,6 +26,7 @@ DOCUMENT = 2048  # tokens of a document, in the mean
 MOST_DENSE = 32768  # tokens of a dense mask, which SDPA copies to float32: 4 GiB
 MOST_TILED = 16384  # tokens that `tiled` reads in causal order
 CHECKED = 64
+MOST, LONG = 20.0, 5.0  # seconds of a candidate, and of a call that needs no untimed one before it
 SDPA, FLEX = "scaled_dot_product_attention", "flex_attention"
 OURS = {"cpu": ("tiled", "packed"), "cuda": ("triton",)}
 MASKS = ("causal", "window", "documents")
@@ -41,7 +42,7 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
         tolerance=inputs.TOLERANCE,
     )
     sizes = QUICK_SIZES if quick else SIZES
-    found = steps(timings, device, sizes, DTYPES[device], quick=quick)
+    found = steps(timings, device, sizes, DTYPES[device], quick=quick, power=1)  # see `MOST`
     tables.measure("rows", found, "implementation", "mask", "library")
 
 
@@ -54,6 +55,8 @@ def timings(device: str, dtype: str, n: int, *, quick: bool) -> list[dict[str, A
         for library, rounded, moved in inputs.everywhere(drawn, device, dtype)
         if library == "torch" or (library == "numpy" and "torch" not in inputs.libraries(device))
     }
+    slice_seconds = harness.QUICK_SLICE_SECONDS if quick else harness.SLICE_SECONDS[device]
+    pace = harness.Pace(harness.rounds(quick), slice_seconds, LONG, 2, most=MOST)
     for mask, rule in rules(n).items():
         candidates = []
         for library, (rounded, moved) in places.items():
@@ -68,7 +71,9 @@ def timings(device: str, dtype: str, n: int, *, quick: bool) -> list[dict[str, A
                     candidates.append(harness.Candidate(about, run, compare))
         size = {"dtype": dtype, "n": n}
         baseline = {"implementation": FLEX, "mask": mask}
-        found += harness.rows(candidates, device, about=size, baseline=baseline, quick=quick)
+        found += harness.rows(
+            candidates, device, about=size, baseline=baseline, quick=quick, pace=pace
+        )
     return found
 
 
