@@ -13,14 +13,23 @@ from numba.extending import intrinsic
 
 from attnbook.compilers.register_tiles import Tile, Vectors
 
-FEW_ROWS = {16: Tile(16, 4, 4), 8: Tile(8, 4, 2), 4: Tile(4, 4, 2)}
-"""By lanes: the registers hold the sums of as many rows with as many listed ones."""
+BLOCK = 32
+"""Numbers of which `largest` finds the largest."""
 
-ONE_ROW = {16: Tile(16, 1, 4), 8: Tile(8, 1, 4), 4: Tile(4, 1, 4)}
-"""The same for one row."""
+
+def tiles_of(lanes: int) -> tuple[Tile, Tile, Tile]:
+    """Return tiles for vectors of so many lanes: of a few rows, of one row, and of a block.
+
+    The registers hold the sums of the rows with as many listed ones as the tile has vectors.
+    """
+    return (
+        Tile(lanes, 4, 4 if lanes == 16 else 2),
+        Tile(lanes, 1, 4),
+        Tile(lanes, 1, BLOCK // lanes),
+    )
+
 
 _I64 = ir.IntType(64)
-_ANY_ORDER = ("reassoc", "nsz")
 
 
 def _listed(code, places, first, array, count):
@@ -60,12 +69,34 @@ def _multiply(typingctx, tile, a, a0, a_row, b, places, first, c, c0, c_row, dep
         n_steps = builder.sdiv(depth, _I64(code.tile.lanes))
         sums = code.sums(code.tile.rows, n_steps, step)
         for at, row in zip(_rows(code, code.start(7, c0), c_row), sums, strict=True):
-            for j, vector in enumerate(row):
-                builder.store(code.sum_of(vector), builder.gep(at, [_I64(j)]))
+            sums = code.sums_of(row)
+            builder.store(sums, builder.bitcast(at, sums.type.as_pointer()), align=4)
         return context.get_dummy_value()
 
     n = types.int64
     return types.void(tile, a, n, n, b, places, n, c, n, n, n), generate
+
+
+def _largest(typingctx, tile, a, at, top):
+    """Return the largest of `top` and the numbers of A from `at` on, as many as the tile is wide.
+
+    NaN is not larger.
+    """
+
+    def generate(context, builder, signature, args):
+        code = Vectors(context, builder, signature, args, 1)
+        best = code.spread(args[3])
+        for vector in code.row(code.start(1, args[2])):
+            best = larger(builder, vector, best)
+        while best.type.count > 1:
+            half = best.type.count // 2
+            best = larger(builder, *(code.pick(best, best, range(i, i + half)) for i in (0, half)))
+        return builder.extract_element(best, ir.Constant(ir.IntType(32), 0))
+
+    def larger(builder, a, b):
+        return builder.select(builder.fcmp_ordered(">", a, b), a, b)
+
+    return types.float32(tile, a, types.int64, types.float32), generate
 
 
 def _add(typingctx, tile, a, a0, a_row, b, places, first, column, c, c0, c_row, depth):
@@ -102,3 +133,4 @@ def _add(typingctx, tile, a, a0, a_row, b, places, first, column, c, c0, c_row, 
 
 multiply_listed: Any = intrinsic(_multiply)
 add_listed: Any = intrinsic(_add)
+largest: Any = intrinsic(_largest)

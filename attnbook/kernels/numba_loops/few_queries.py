@@ -12,16 +12,16 @@ list says for each key of a chunk in which row it is found, and nothing else cha
 import numpy as np
 
 from attnbook.compilers.jit import compile_fused, compile_loops, compile_sums
-from attnbook.compilers.listed_rows import add_listed, multiply_listed
-from attnbook.compilers.register_tiles import claim, prefetch
+from attnbook.compilers.listed_rows import BLOCK, add_listed, largest, multiply_listed
+from attnbook.compilers.register_tiles import claim, prefetch_far
 from attnbook.kernels.numba_loops.arrays import KEY, OUTPUT, QUERY, VALUE
 from attnbook.kernels.numba_loops.panels import add_bias, exp, hide_masked
 from attnbook.kernels.numba_loops.ranges import hide_unseen, next_seen
 
-KEYS = 32
+KEYS = BLOCK
 """Keys of a block; what is asked for ahead is to wait in the nearest cache."""
 
-STEP = 8
+STEP = 4
 """Keys of a block whose values are added before the next keys are asked for."""
 
 AHEAD = KEYS + STEP
@@ -56,7 +56,7 @@ def score(tiles, work, places, keys, queries, scores):
     The values of the block are asked for meanwhile, as are the next keys by `add_values`. After the
     last key come scores of nothing, up to as many as a tile has.
     """
-    few, one = tiles
+    few, one, _ = tiles
     n_rows, d = queries.shape
     whole = d - d % few.lanes
     in_tiles = n_rows - n_rows % few.rows
@@ -88,7 +88,7 @@ def score(tiles, work, places, keys, queries, scores):
 def fetch(x, at, d):
     """Ask for a row of `d` numbers, which is read soon; what is not in `x` is not read at all."""
     for c in range(0, d, LINE):
-        prefetch(x, at + c)
+        prefetch_far(x, at + c)
 
 
 @compile_fused
@@ -113,7 +113,7 @@ def add_values(tiles, work, head, rows, key, places, keys, weights, weighted):
 
     The keys of the next block are asked for meanwhile.
     """
-    few, one = tiles
+    few, one, _ = tiles
     n_rows, d = weighted.shape
     in_tiles = n_rows - n_rows % few.rows
     whole = d - d % one.width
@@ -142,27 +142,9 @@ def add_values(tiles, work, head, rows, key, places, keys, weights, weighted):
 
 
 @compile_fused
-def highest(row, best, top):
-    """Return the largest number of `row` and `top`; NaN is not larger. `best` is room for a few."""
-    n = best.size
-    best[:] = top
-    whole = row.size - row.size % n
-    for j in range(0, whole, n):
-        for c in range(n):
-            x = row[j + c]
-            best[c] = x if x > best[c] else best[c]
-    for j in range(whole, row.size):
-        x = row[j]
-        best[0] = x if x > best[0] else best[0]
-    for x in best:
-        top = x if x > top else top
-    return top
-
-
-@compile_fused
 def weigh(row, top):
     """Replace each number x of `row` by e**(x - top)."""
-    for j in range(row.size):
+    for j in range(KEYS):
         row[j] = exp(row[j] - top)
 
 
@@ -170,8 +152,8 @@ def weigh(row, top):
 def sum_of(row):
     """Return the sum of `row`, made in vectors."""
     total = _ZERO
-    for x in row:
-        total += x
+    for j in range(KEYS):
+        total += row[j]
     return total
 
 
@@ -208,7 +190,7 @@ def find_rows(pages, head, start, stop, rows):
 def attend_few(tiles, work, pages, rows, counter, partial):
     """Write the sums, total and maximum of chunk after chunk until `counter` has passed all.
 
-    tiles : of `FEW_ROWS` and of `ONE_ROW`.
+    tiles : from `tiles_of`.
     pages : `Pages` that say which keys are a chunk and where they lie, or None: then all heads have
         equally many chunks.
     rows : room for the list of rows, or None.
@@ -219,7 +201,7 @@ def attend_few(tiles, work, pages, rows, counter, partial):
     queries = np.empty((n_rows, work.d_k), np.float32)
     scores, weighted = np.empty((n_rows, KEYS), np.float32), np.empty((n_rows, d_v), np.float32)
     top, total = np.empty(n_rows, np.float32), np.empty(n_rows, np.float32)
-    places, best = np.empty((2, KEYS), np.int64), np.empty(LINE, np.float32)
+    places = np.empty((2, KEYS), np.int64)
     while True:
         task = claim(counter)
         if task >= len(partial):
@@ -245,8 +227,10 @@ def attend_few(tiles, work, pages, rows, counter, partial):
             if work.has_mask or work.has_bias or work.has_ranges or work.is_causal:
                 hide(work, head, n_k, key, keys, scores)
             for r in range(n_rows):
-                row = scores[r, :keys]
-                below, top[r] = top[r], highest(row, best, top[r])
+                for j in range(keys, KEYS):
+                    scores[r, j] = _HIDDEN
+                row = scores[r]
+                below, top[r] = top[r], largest(tiles[2], scores, r * KEYS, top[r])
                 safe = top[r] if top[r] > _HIDDEN else _ZERO
                 factor = exp(below - safe)
                 weigh(row, safe)
