@@ -756,7 +756,7 @@ def test_quick_run_writes_a_valid_record(tmp_path, capsys, name):
 @pytest.mark.usefixtures("tiny")
 def test_packed_and_padded_batches_have_one_loss():
     rows = packing.timings("cpu", quick=True)
-    assert len(rows) == 8
+    assert len(rows) == 12
     assert len({row["tokens"] for row in rows}) == 1
     slots = {row["batch"]: row["slots"] for row in rows}
     assert slots["packed"] <= slots["padded"]

@@ -30,7 +30,6 @@ from train_models import (
 import attnbook
 from attnbook import cross_entropy, transformer
 from attnbook.data.batches import Batch, Batches
-from attnbook.masking import FirstKeys
 from attnbook.nn import Transformer
 from attnbook.training.checkpoints import load_weights
 from attnbook.training.loop import Settings, evaluate, train
@@ -678,7 +677,7 @@ refused(settings=settings(accumulate=8))
     ValueError: accumulate must be at most the rows of a batch on one process, 7, got 8
 refused(target_mask=np.ones((3, 3), bool))
     TypeError: target_mask must be a masking.Rule, because batches differ in length, got ndarray
-refused(target_mask=FirstKeys([2, 3]))
+refused(target_mask=attnbook.masking.FirstKeys([2, 3]))
     ValueError: target_mask must be the same for all rows of a batch, got a rule with leading axes
     (2,)
 refused(checkpoint=2**63)
