@@ -21,7 +21,7 @@ SIZES = {"d_model": 128, "n_heads": 4, "d_ff": 512, "n_layers": 2}
 KNOWN = 512
 TEXTS, QUICK_TEXTS = 256, 12
 LENGTH, ROWS = 512, 8
-IMPLS = ("reference", "tiled")
+IMPLS = ("reference", "tiled", "packed")
 
 
 def measure(device: str, *, quick: bool, tables: Tables) -> None:

@@ -4,7 +4,7 @@ Each text has one query per head, and pages of 16 tokens lie in random order. `r
 numbers as there are keys and values, which says how fast the machine reads. `packed` gets the keys
 of each text in one piece, one call per text, and SDPA gets all texts padded to the longest, with a
 mask. `n` counts the tokens of all texts, and `gb_per_second` their keys and values, without padding
-and free slots. `share` is that of the bandwidth.
+and free slots. `of_bandwidth` is their share of what `read` reads a second.
 """
 
 import importlib.util
@@ -70,7 +70,7 @@ def timings(device: str, group: int, *, quick: bool) -> list[dict[str, Any]]:
     for row in rows:
         if row["seconds"]:
             row["gb_per_second"] = n_bytes / row["seconds"]["median"] / 1e9
-            row["share"] = read and read["median"] / row["seconds"]["median"]
+            row["of_bandwidth"] = read and read["median"] / row["seconds"]["median"]
     return rows
 
 

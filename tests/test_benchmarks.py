@@ -756,7 +756,7 @@ def test_quick_run_writes_a_valid_record(tmp_path, capsys, name):
 @pytest.mark.usefixtures("tiny")
 def test_packed_and_padded_batches_have_one_loss():
     rows = packing.timings("cpu", quick=True)
-    assert len(rows) == 8
+    assert len(rows) == 12
     assert len({row["tokens"] for row in rows}) == 1
     slots = {row["batch"]: row["slots"] for row in rows}
     assert slots["packed"] <= slots["padded"]
@@ -818,8 +818,8 @@ def test_paged_measures_pages_beside_one_piece():
     names = ["read", "paged, packed", "packed, in one piece", paged.SDPA]
     assert [row["implementation"] for row in rows] == names
     assert all(row["relative"] < 1e-5 for row in rows[1:])
-    assert all(row["share"] > 0 < row["gb_per_second"] for row in rows)
-    assert rows[0]["share"] == 1
+    assert all(row["of_bandwidth"] > 0 < row["gb_per_second"] for row in rows)
+    assert rows[0]["of_bandwidth"] == 1
 
 
 @pytest.mark.usefixtures("tiny")

@@ -41,7 +41,8 @@ def kept(function: Any, **options: Any) -> Any:
         return numba.njit(nogil=True, error_model="numpy", **options)(function)
 
 
-_INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # which compile sooner without
+# which compile sooner without; the arguments of the loops are many, so that calls cost time
+_INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": True}
 
 # four decorators: for what Python calls; for what only such loops call; the same with fused
 # multiply-adds; and for sums in any order, which are made in vectors. In all of them infinities and

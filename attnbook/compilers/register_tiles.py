@@ -113,7 +113,7 @@ def _constant_of_tile(name):
     return typed
 
 
-for _name in ("lanes", "rows", "pairs", "width"):
+for _name in ("lanes", "rows", "vectors", "pairs", "width"):
     overload_attribute(TileType, _name)(_constant_of_tile(_name))
 
 
@@ -167,6 +167,33 @@ class Vectors:
     def multiply_add(self, a, b, c):
         """Return a b + c."""
         return self.builder.fadd(self.builder.fmul(a, b, flags=_FUSED), c, flags=_FUSED)
+
+    def pick(self, a, b, lanes):
+        """Return a vector of these lanes of two, those of `b` counted on from those of `a`."""
+        places = ir.Constant(ir.VectorType(_I32, len(lanes)), [*lanes])
+        return self.builder.shuffle_vector(a, b, places)
+
+    def sums_of(self, vectors):
+        """Return a vector of the sums of the lanes of 2 or 4 vectors."""
+        n = self.tile.lanes
+        first = [4 * q + i for q in range(n // 4) for i in (0, 2, n, n + 2)]  # of pairs of lanes
+        second = [lane + 1 for lane in first]
+
+        def paired(a, b):
+            return self.builder.fadd(self.pick(a, b, first), self.pick(a, b, second))
+
+        pairs = [paired(a, b) for a, b in zip(vectors[::2], vectors[1::2], strict=True)]
+        total = paired(pairs[0], pairs[-1])  # four lanes have the sums of four lanes of each vector
+        total = self._to_four(total)
+        return self.pick(total, total, range(len(vectors)))
+
+    def _to_four(self, vector):
+        """Return the sum of the fours of a vector's lanes."""
+        while vector.type.count > 4:
+            half = vector.type.count // 2
+            parts = (self.pick(vector, vector, range(i, i + half)) for i in (0, half))
+            vector = self.builder.fadd(*parts)
+        return vector
 
     def dot(self, a, b, c):
         """Return c + a b, or the sum of both products of each pair and c."""
@@ -349,20 +376,27 @@ def _claim(typingctx, counter):
     return types.int64(counter), generate
 
 
-def _prefetch(typingctx, x, i):
-    """Ask for the cache line of ``x.ravel()[i]``; `x` is C-contiguous. A wrong `i` does no harm."""
+def _asks_for(nearness: int) -> Any:
+    """Return the intrinsic that asks for a cache line, to be held as near as 3 or as far as 0."""
 
     def generate(context, builder, signature, args):
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
         address = builder.bitcast(builder.gep(data, [args[1]]), cgutils.voidptr_t)
         shape = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, _I32, _I32, _I32])
         function = builder.module.declare_intrinsic("llvm.prefetch", [cgutils.voidptr_t], shape)
-        to_read, to_keep, data_cache = _I32(0), _I32(3), _I32(1)
-        builder.call(function, [address, to_read, to_keep, data_cache])
+        to_read, data_cache = _I32(0), _I32(1)
+        builder.call(function, [address, to_read, _I32(nearness), data_cache])
         return context.get_dummy_value()
 
-    return types.void(x, i), generate
+    def asks(typingctx, x, i):
+        return types.void(x, i), generate
+
+    return intrinsic(asks)
 
 
 claim: Any = intrinsic(_claim)
-prefetch: Any = intrinsic(_prefetch)
+prefetch: Any = _asks_for(3)
+"""Ask for the cache line of ``x.ravel()[i]``; `x` is C-contiguous. A wrong `i` does no harm."""
+
+prefetch_far: Any = _asks_for(2)
+"""The same into the second cache, which has room for more, and waits for more lines at once."""

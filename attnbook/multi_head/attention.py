@@ -68,7 +68,8 @@ def attend(
         seen, is_causal = visible_to_heads(mask, q.shape[-2], heads[0].shape[-2], is_causal)
     keys = Keys(*heads, seen, bias, is_causal)
     if weights.window is not None:
-        keys = in_window(keys, q.shape[-2], weights.window)
+        as_ranges = impl in kernels.READ_RANGES
+        keys = in_window(keys, q.shape[-2], weights.window, as_ranges=as_ranges)
     if weights.sinks is not None:
         keys = with_sinks(keys, weights.sinks)
     k, v, seen, bias, is_causal = keys

@@ -3,6 +3,7 @@
 A mask, a bias and one more key express both, so every implementation of attention has them.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import array_api_compat
@@ -22,8 +23,10 @@ class Keys(NamedTuple):
     is_causal: bool
 
 
-def in_window(keys: Keys, n_q: int, window: int) -> Keys:
+def in_window(keys: Keys, n_q: int, window: int, *, as_ranges: bool) -> Keys:
     """Return the keys that a query may see, if it sees its own and the `window` - 1 before it.
+
+    Where there is no mask yet it is made of intervals, if the kernel reads these (`as_ranges`).
 
     The last query is aligned with the last key. Keys that no query sees are left out, so one query
     reads at most `window` keys. A cache may have forgotten them already, so a mask or a bias may
@@ -37,17 +40,23 @@ def in_window(keys: Keys, n_q: int, window: int) -> Keys:
         return Keys(key, value, mask, bias, is_causal)
     if n_k > window:
         if isinstance(mask, Intervals):
-            return Keys(key, value, mask & Intervals.window(n_q, n_k, window), bias, False)
+            seen = mask.made(("window", window), lambda: mask & _window(n_q, n_k, window))
+            return Keys(key, value, seen, bias, False)
+        if mask is None and as_ranges:
+            return Keys(key, value, _window(n_q, n_k, window), bias, False)
         rows, columns = slice(0, n_q), slice(0, n_k)
         near = ~causal_mask(key, rows, columns, n_k - n_q - window)
         mask = near if mask is None else mask & near
     return Keys(key, value, mask, bias, True)
 
 
+_window = functools.lru_cache(16)(Intervals.window)  # of one shape for all layers and steps
+
+
 def _last_columns(x: Any, n: int) -> Any:
     """Return what a mask or a bias says about the last `n` keys."""
     if isinstance(x, Intervals):
-        return x.last_keys(n)
+        return x.made(("last", n), lambda: x.last_keys(n))
     return x if x is None or x.ndim == 0 or x.shape[-1] == 1 else x[..., x.shape[-1] - n :]
 
 
@@ -65,7 +74,7 @@ def with_sinks(keys: Keys, sinks: Array) -> Keys:
         for x in (key, value)
     )
     if isinstance(mask, Intervals):
-        mask = mask.with_first_key()
+        mask = mask.made("first", mask.with_first_key)
     elif mask is not None:
         mask = xp.broadcast_to(mask, (*mask.shape[:-1], n_k))
         ones = xp.ones((*mask.shape[:-1], 1), dtype=mask.dtype, **home)

@@ -22,6 +22,7 @@ from attnbook.arrays.arguments import check_bool, check_path
 from attnbook.arrays.weights import check_part
 from attnbook.data.batches import Batch
 from attnbook.data.ids import iterator
+from attnbook.masking.rules import Rule
 from attnbook.training.loss import cross_entropy
 from attnbook.training.replicas import join
 from attnbook.training.run import Loss, Run, checked, evaluating, is_due, predict
@@ -37,6 +38,7 @@ def train(
     settings: Settings,
     *,
     loss: Loss | None = None,
+    target_mask: Rule | None = None,
     validate: Callable[[torch.nn.Module], float] | None = None,
     checkpoint: str | os.PathLike | None = None,
     progress: bool = False,
@@ -60,6 +62,10 @@ def train(
     loss : callable, optional
         ``loss(logits, labels, mask)`` returns the mean over the tokens where `mask` is True. The
         default is the cross-entropy with label smoothing.
+    target_mask : masking.Rule, optional
+        What the targets see of one another, the same in all rows, such as
+        ``masking.SlidingWindow(left=255)``. The model gets it, joined with the mask of a batch that
+        has padding.
     validate : callable, optional
         ``validate(model)`` returns a number, **lower is better**. It is called every
         `settings.eval_every` updates, in eval mode and without gradients.
@@ -119,6 +125,7 @@ def train(
     check_bool("progress", progress)
     checkpoint = None if checkpoint is None else check_path("checkpoint", checkpoint)
     device = _check(model, batches, settings, loss, validate, checkpoint)
+    _check_rule(target_mask)
     if loss is None:
         smoothed: Callable[..., Any] = functools.partial(
             cross_entropy, label_smoothing=settings.label_smoothing
@@ -127,7 +134,7 @@ def train(
     forked = [device] if device.type == "cuda" else []
     group = join(device)
     with torch.random.fork_rng(devices=forked), _interrupts() as interrupted:
-        run = Run(model, settings, loss, group, checkpoint)
+        run = Run(model, settings, loss, target_mask, group, checkpoint)
         try:
             run.start()
             with _bar(run, progress) as bar:
@@ -150,8 +157,25 @@ def train(
     return run.history
 
 
+def _check_rule(rule):
+    if rule is not None and not isinstance(rule, Rule):
+        raise TypeError(
+            f"target_mask must be a masking.Rule, because batches differ in length, "
+            f"got {type(rule).__name__}"
+        )
+    if rule is not None and rule.leading:
+        raise ValueError(
+            f"target_mask must be the same for all rows of a batch, "
+            f"got a rule with leading axes {rule.leading}"
+        )
+
+
 def evaluate(
-    model: torch.nn.Module, batches: Iterable[Batch], *, loss: Loss | None = None
+    model: torch.nn.Module,
+    batches: Iterable[Batch],
+    *,
+    loss: Loss | None = None,
+    target_mask: Rule | None = None,
 ) -> float:
     """Return the mean loss over all tokens of `batches`, without dropout and without gradients.
 
@@ -162,6 +186,8 @@ def evaluate(
     batches : iterable of Batch
     loss : callable, optional
         As for `train`; the default is the cross-entropy.
+    target_mask : masking.Rule, optional
+        As for `train`.
 
     Returns
     -------
@@ -170,7 +196,7 @@ def evaluate(
     Raises
     ------
     TypeError, ValueError
-        If `batches` does not yield `Batch` objects, or holds no label.
+        If `batches` does not yield `Batch` objects, or holds no label, or `target_mask` is no rule.
 
     Examples
     --------
@@ -183,11 +209,12 @@ def evaluate(
     """
     if loss is not None and not callable(loss):
         raise TypeError(f"loss must be callable, got {type(loss).__name__}")
+    _check_rule(target_mask)
     device = _device(model)
     total, tokens = 0.0, 0
     with evaluating(model):
         for batch in iterator("batches", batches, "Batch objects"):
-            logits, labels, mask = predict(model, checked(batch), device, "float32")
+            logits, labels, mask = predict(model, checked(batch), device, "float32", target_mask)
             n = int(batch.label_mask.sum())
             if n:
                 total += float((loss or cross_entropy)(logits, labels, mask)) * n

@@ -22,8 +22,8 @@ HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 class Run:
     """One run: a model, its optimizer, how far they are, and where that is written."""
 
-    def __init__(self, model, settings, loss, group: Replicas, path):
-        self.model, self.settings, self.loss = model, settings, loss
+    def __init__(self, model, settings, loss, rule, group: Replicas, path):
+        self.model, self.settings, self.loss, self.rule = model, settings, loss, rule
         self.group, self.path = group, path
         self.module = checkpoints.unwrapped(model)
         self.optimizer = _optimizer(self.module, settings)
@@ -82,7 +82,8 @@ class Run:
     def _add_gradient(self, batch, tokens):
         """Add the gradient of a part of a batch of so many tokens, and return its summed loss."""
         mine, group = int(batch.label_mask.sum()), self.group
-        logits, labels, mask = predict(self.wrapped, batch, group.device, self.settings.precision)
+        precision = self.settings.precision
+        logits, labels, mask = predict(self.wrapped, batch, group.device, precision, self.rule)
         mean = self.loss(logits, labels, mask) if mine else (logits * 0).sum()
         if not isinstance(mean, torch.Tensor) or mean.ndim:
             got = tuple(mean.shape) if isinstance(mean, torch.Tensor) else type(mean).__name__
@@ -167,15 +168,19 @@ def evaluating(model):
             module.training = training
 
 
-def predict(model, batch, device, precision):
-    """Return logits in at least float32, labels and their mask."""
+def predict(model, batch, device, precision, rule=None):
+    """Return logits in at least float32, labels and their mask; `rule` limits what targets see."""
 
     def tensor(x):
         return None if x is None else torch.tensor(x, device=device)
 
     mask = tensor(batch.label_mask)
     documents, is_full = batch.documents, batch.label_mask.all()
-    target_mask = None if is_full or documents is not None else mask[:, None, None]
+    target_mask = rule
+    if not is_full and documents is None:
+        target_mask = mask[:, None, None]
+        if rule is not None:
+            target_mask = target_mask & rule.dense(mask.shape[1], like=mask)
     packed = {} if documents is None else {"documents": documents}
     half = HALF.get(precision)
     with torch.autocast(device.type, dtype=half or torch.bfloat16, enabled=half is not None):

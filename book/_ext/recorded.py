@@ -33,6 +33,7 @@ TITLES = {
     ON_GPU: "on the GPU",
     "displacement": "steps",
     "extra_bytes": "extra memory",
+    "gb_per_second": "GB/s",
     "gbps": "GB/s",
     "gflops": "GFLOP/s",
     "implementation": "who",
@@ -40,14 +41,18 @@ TITLES = {
     "kv_heads": "key heads",
     "loss_error": "± nats",
     "lr": "rate",
+    "mask_bytes": "mask",
     "micro": "µs",
     "more_loss": "nats above exact",
     "n_tables": "tables",
+    "of_bandwidth": "of the read bandwidth",
     "per_query": "per query",
     "per_second": "in a second",
     "relative": "error",
     "seconds": "time",
+    "slots": "tokens read",
     "speed": "× as fast",
+    "tokens_per_second": "tokens a second",
 }
 
 

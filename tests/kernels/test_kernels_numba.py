@@ -27,15 +27,16 @@ from attnbook.kernels.numba_loops.arrays import arrange, restored  # noqa: E402
 from attnbook.kernels.numba_loops.panels import exp  # noqa: E402
 
 HERE = f"packed{register_tiles.lanes()}"
-WAYS = ("few", *(f"packed{lanes}" for lanes in register_lanes()))
+WAYS = tuple(f"{way}{lanes}" for way in ("few", "packed") for lanes in register_lanes())
 every_way = pytest.mark.parametrize("way", WAYS)
-ways_here = pytest.mark.parametrize("way", ["few", HERE])
+ways_here = pytest.mark.parametrize("way", [f"few{register_tiles.lanes()}", HERE])
 
 
 def run(way, *arguments):
     """Return output and log_total: by tiles for so many lanes, or by the loops for few queries."""
-    tile = TILES[register_tiles.lanes() if way == "few" else int(way.removeprefix("packed"))]
-    return panels.forward(tile, arguments, few=way == "few")
+    few = way.startswith("few")
+    tile = TILES[int(way.removeprefix("few" if few else "packed"))]
+    return panels.forward(tile, arguments, few=few)
 
 
 def numbers(*shape, seed=0):
@@ -65,7 +66,7 @@ def hidden(n_q, n_k):
 
 
 # Two panels and three tiles at least, of which none is whole; one chunk, and several.
-LONG = {"few": (2, 2311)} | {f"packed{n}": (19, 283) for n in TILES}
+LONG = {f"few{n}": (2, 2311) for n in TILES} | {f"packed{n}": (19, 283) for n in TILES}
 
 
 @every_way
@@ -75,7 +76,10 @@ def test_tiles_of_every_shape(way, is_causal):
     bias = numbers(3, n_q, n_k, seed=5)
     biases = (None, bias[0, :1], bias[:, :, :1], bias)
     masks = hidden(n_q, n_k)
-    for inputs in (some(n_q, n_k), some(n_q, n_k, d_k=8, d_v=24, key_heads=(2, 3))):
+    shapes = [some(n_q, n_k), some(n_q, n_k, d_k=8, d_v=24, key_heads=(2, 3))]
+    if way.startswith("few"):  # where rows of four and of one, and whole vectors and rests, meet
+        shapes.append(some(n_q, n_k, d_k=77, d_v=83))
+    for inputs in shapes:
         check(way, *inputs, None, None, 0.3, is_causal)
         for i, mask in enumerate(masks):
             check(way, *inputs, mask, biases[i % 4], 0.3, is_causal)

@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 
 import attnbook
 from attnbook import kernels, masking
+from attnbook.arrays.intervals import Intervals
 from attnbook.multi_head.attention import attend, keys_and_values
 
 dtypes = pytest.mark.parametrize("dtype", DTYPES)
@@ -139,6 +140,27 @@ def test_every_implementation_has_sinks_and_windows(kernel, g, names, mask):
                 got = attnbook.multi_head_attention(*given, is_causal=is_causal, impl=kernel.name)
                 want = attnbook.multi_head_attention(*given, is_causal=is_causal)
                 close(np.asarray(got), np.asarray(want), "float32", size=10)
+
+
+def test_a_window_reaches_the_kernels_as_ranges_made_once(monkeypatch):
+    """In place of a mask of n² numbers, and joined with a rule that stands there already."""
+    attention, seen = kernels.attention, []
+
+    def keep(impl, query, key, value, mask, *others):
+        seen.append(mask)
+        return attention(impl, query, key, value, mask, *others)
+
+    monkeypatch.setattr(kernels, "attention", keep)
+    case, rule = case_of(("window",), n_q=7, n_k=7, window=3), masking.FirstKeys(5)
+    for mask in (None, None, rule, rule):
+        given = (case.query, case.key, case.value, case.weights)
+        attnbook.multi_head_attention(*given, mask, is_causal=True, impl="tiled")
+    assert all(isinstance(x, Intervals) for x in seen)
+    assert seen[0] is seen[1]
+    assert seen[2] is seen[3]
+    near = masking.sliding_window(7, 7, left=2)
+    assert np.array_equal(seen[0].dense(), near)
+    assert np.array_equal(np.squeeze(seen[2].dense()), near & rule.dense(7))
 
 
 # Sinks.

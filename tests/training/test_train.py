@@ -675,10 +675,17 @@ refused(validate=lambda model: math.nan, settings=settings(eval_every=1))
     ValueError: validate must return a number, got nan
 refused(settings=settings(accumulate=8))
     ValueError: accumulate must be at most the rows of a batch on one process, 7, got 8
+refused(target_mask=np.ones((3, 3), bool))
+    TypeError: target_mask must be a masking.Rule, because batches differ in length, got ndarray
+refused(target_mask=attnbook.masking.FirstKeys([2, 3]))
+    ValueError: target_mask must be the same for all rows of a batch, got a rule with leading axes
+    (2,)
 refused(checkpoint=2**63)
     TypeError: checkpoint must be a path or a str, got int
 refused(progress="no")
     TypeError: progress must be a bool, got str
+evaluate(Small(), [], target_mask="causal")
+    TypeError: target_mask must be a masking.Rule, because batches differ in length, got str
 evaluate(Small(), 3)
     TypeError: batches must be a sequence of Batch objects, got int
 evaluate(Small(), [3])

@@ -77,6 +77,19 @@ def test_packed_texts_are_the_texts_alone(library, kind, impl, mask):
     np.testing.assert_allclose(both[1], backwards, atol=1e-12)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_packed_texts_by_panels(kind):
+    pytest.importorskip("numba")
+    weights, rows = model(kind), texts()
+    single = weights.with_arrays({n: x.astype(np.float32) for n, x in weights.arrays().items()})
+    both = []
+    for own, impl in ((weights, "reference"), (single, "packed")):
+        packed = np.concatenate(rows)
+        documents = Documents.of_lengths(LENGTHS)
+        both.append(attnbook.transformer(None, packed, own, documents=documents, impl=impl))
+    np.testing.assert_allclose(*both, atol=2e-5)
+
+
 def batch_and_texts():
     rows = [row for row in texts() if len(row) > 1]
     rows += [row for row in texts(3) if len(row) > 1]
@@ -130,8 +143,9 @@ def test_gradients_of_pytorch_are_those_by_hand(kind, impl):
         np.testing.assert_allclose(own[name].grad.numpy(), x, atol=1e-12, err_msg=name)
 
 
+@pytest.mark.parametrize("rule", [None, SlidingWindow(left=2)])
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_training_on_packed_texts_is_training_on_the_texts(accumulate):
+def test_training_on_packed_texts_is_training_on_the_texts(accumulate, rule):
     rows = [row for seed in range(4) for row in texts(seed) if len(row) > 1]
     packed = data.PackedBatches(rows, batch_size=5, length=11, start=None, stop=None)
     padded = data.Batches(None, rows, batch_size=len(rows), start=None, stop=None)
@@ -140,10 +154,19 @@ def test_training_on_packed_texts_is_training_on_the_texts(accumulate):
     losses = []
     for batches in (packed, padded):
         module = nn.Transformer(model("sinusoidal").to("torch"))
-        history = training.train(module, batches, settings)
-        losses.append([*history.losses, training.evaluate(module, [batches(0)])])
+        history = training.train(module, batches, settings, target_mask=rule)
+        last = training.evaluate(module, [batches(0)], target_mask=rule)
+        losses.append([*history.losses, last])
     np.testing.assert_allclose(*losses, atol=1e-9)
     assert losses[0][-1] < losses[0][0]
+    total, count = 0.0, 0
+    for row in rows:  # each text alone, with a mask of its own
+        mask = None if rule is None else torch.tensor(rule.dense(len(row) - 1))
+        ids = torch.tensor(row)
+        logits = attnbook.transformer(None, ids[:-1], module.weights, target_mask=mask).detach()
+        total += float(torch.nn.functional.cross_entropy(logits, ids[1:], reduction="sum"))
+        count += len(row) - 1
+    assert abs(total / count - losses[0][-1]) < 1e-9
 
 
 def test_a_row_may_be_longer_than_the_learned_positions():

@@ -12,16 +12,19 @@ list says for each key of a chunk in which row it is found, and nothing else cha
 import numpy as np
 
 from attnbook.compilers.jit import compile_fused, compile_loops, compile_sums
-from attnbook.compilers.register_tiles import claim, prefetch
+from attnbook.compilers.listed_rows import BLOCK, add_listed, largest, multiply_listed
+from attnbook.compilers.register_tiles import claim, prefetch_far
 from attnbook.kernels.numba_loops.arrays import KEY, OUTPUT, QUERY, VALUE
 from attnbook.kernels.numba_loops.panels import add_bias, exp, hide_masked
-from attnbook.kernels.numba_loops.products import four
 from attnbook.kernels.numba_loops.ranges import hide_unseen, next_seen
 
-KEYS = 32
+KEYS = BLOCK
 """Keys of a block; what is asked for ahead is to wait in the nearest cache."""
 
-AHEAD = KEYS + 4
+STEP = 4
+"""Keys of a block whose values are added before the next keys are asked for."""
+
+AHEAD = KEYS + STEP
 """Keys after a chunk for which the list of rows goes on, since they may be asked for ahead."""
 
 LINE = 16
@@ -37,29 +40,55 @@ def row_of(rows, key):
     return key if rows is None else rows[_AT(key)]
 
 
-@compile_sums
-def score(work, head, rows, key, keys, queries, scores):
+@compile_fused
+def find_places(work, head, rows, key, last, places):
+    """List where the keys and the values of a block begin; the key `last` stands for later ones."""
+    for j in range(KEYS):
+        row = row_of(rows, min(key + j, last))
+        places[0, j] = work.starts[KEY, head, 0] + row * work.key_row
+        places[1, j] = work.starts[VALUE, head, 0] + row * work.value_row
+
+
+@compile_fused
+def score(tiles, work, places, keys, queries, scores):
     """Make the scores of all rows with a block of keys, each sum in the lanes of vectors.
 
-    The values of the block are asked for meanwhile, as are the next keys by `add_values`.
+    The values of the block are asked for meanwhile, as are the next keys by `add_values`. After the
+    last key come scores of nothing, up to as many as a tile has.
     """
+    few, one, _ = tiles
     n_rows, d = queries.shape
-    for j in range(keys):
-        row = row_of(rows, key + j)
-        at = work.starts[KEY, head, 0] + row * work.key_row
-        fetch(work.value, work.starts[VALUE, head, 0] + row * work.value_row, work.d_v)
-        for r in range(n_rows):
-            total = _ZERO
-            for c in range(d):
-                total += queries[r, c] * work.key[_AT(at + c)]
-            scores[r, j] = total
+    whole = d - d % few.lanes
+    in_tiles = n_rows - n_rows % few.rows
+    for j in range(0, keys, one.vectors):
+        for i in range(j, min(j + one.vectors, keys)):
+            fetch(work.value, places[1, i], work.d_v)
+        if whole > 0:
+            for i in range(j, j + one.vectors, few.vectors):
+                for r in range(0, in_tiles, few.rows):
+                    to = r * KEYS + i
+                    multiply_listed(
+                        few, queries, r * d, d, work.key, places, i, scores, to, KEYS, whole
+                    )
+            for r in range(in_tiles, n_rows):
+                to = r * KEYS + j
+                multiply_listed(
+                    one, queries, r * d, d, work.key, places, j, scores, to, KEYS, whole
+                )
+        else:
+            scores[:, j : j + one.vectors] = _ZERO
+        if whole < d:
+            for i in range(j, min(j + one.vectors, keys)):
+                for r in range(n_rows):
+                    for c in range(whole, d):
+                        scores[r, i] += queries[r, c] * work.key[_AT(places[0, i] + c)]
 
 
 @compile_fused
 def fetch(x, at, d):
     """Ask for a row of `d` numbers, which is read soon; what is not in `x` is not read at all."""
     for c in range(0, d, LINE):
-        prefetch(x, at + c)
+        prefetch_far(x, at + c)
 
 
 @compile_fused
@@ -79,48 +108,43 @@ def hide(work, head, n_k, key, keys, scores):
 
 
 @compile_fused
-def add_values(work, head, rows, key, keys, weights, weighted):
-    """Add the values of a block, as the rows weigh them, four keys at a time.
+def add_values(tiles, work, head, rows, key, places, keys, weights, weighted):
+    """Add the values of a block, as the rows weigh them, a few keys at a time.
 
     The keys of the next block are asked for meanwhile.
     """
+    few, one, _ = tiles
     n_rows, d = weighted.shape
-    start = work.starts[VALUE, head, 0]
-    for j in range(0, keys, 4):
-        for i in range(4):
-            row = row_of(rows, key + keys + j + i)
-            fetch(work.key, work.starts[KEY, head, 0] + row * work.key_row, work.d_k)
-        if keys - j < 4:
-            for i in range(keys - j):
-                at = start + row_of(rows, key + j + i) * work.value_row
+    in_tiles = n_rows - n_rows % few.rows
+    whole = d - d % one.width
+    start = work.starts[KEY, head, 0]
+    for j in range(0, keys, STEP):
+        n = min(STEP, keys - j)
+        for i in range(key + keys + j, key + keys + j + STEP):
+            fetch(work.key, start + row_of(rows, i) * work.key_row, work.d_k)
+        for r in range(0, in_tiles, few.rows):
+            for c in range(0, whole, few.width):
+                a, to = r * KEYS + j, r * d + c
+                add_listed(
+                    few, weights, a, KEYS, work.value, places, KEYS + j, c, weighted, to, d, n
+                )
+        for r in range(in_tiles, n_rows):
+            for c in range(0, whole, one.width):
+                a, to = r * KEYS + j, r * d + c
+                add_listed(
+                    one, weights, a, KEYS, work.value, places, KEYS + j, c, weighted, to, d, n
+                )
+        if whole < d:
+            for i in range(j, j + n):
                 for r in range(n_rows):
-                    for c in range(d):
-                        weighted[r, c] += weights[r, j + i] * work.value[_AT(at + c)]
-        else:
-            at0 = start + row_of(rows, key + j) * work.value_row
-            at1 = start + row_of(rows, key + j + 1) * work.value_row
-            at2 = start + row_of(rows, key + j + 2) * work.value_row
-            at3 = start + row_of(rows, key + j + 3) * work.value_row
-            for r in range(n_rows):
-                w0, w1, w2, w3 = four(weights[r], j, 1)
-                for c in range(d):
-                    v0, v1 = work.value[_AT(at0 + c)], work.value[_AT(at1 + c)]
-                    v2, v3 = work.value[_AT(at2 + c)], work.value[_AT(at3 + c)]
-                    weighted[r, c] += w0 * v0 + w1 * v1 + w2 * v2 + w3 * v3
-
-
-@compile_fused
-def highest(row, top):
-    """Return the largest number of `row` and `top`; NaN is not larger."""
-    for x in row:
-        top = x if x > top else top
-    return top
+                    for c in range(whole, d):
+                        weighted[r, c] += weights[r, i] * work.value[_AT(places[1, i] + c)]
 
 
 @compile_fused
 def weigh(row, top):
     """Replace each number x of `row` by e**(x - top)."""
-    for j in range(row.size):
+    for j in range(KEYS):
         row[j] = exp(row[j] - top)
 
 
@@ -128,8 +152,8 @@ def weigh(row, top):
 def sum_of(row):
     """Return the sum of `row`, made in vectors."""
     total = _ZERO
-    for x in row:
-        total += x
+    for j in range(KEYS):
+        total += row[j]
     return total
 
 
@@ -163,9 +187,10 @@ def find_rows(pages, head, start, stop, rows):
 
 
 @compile_loops
-def attend_few(work, pages, rows, counter, partial):
+def attend_few(tiles, work, pages, rows, counter, partial):
     """Write the sums, total and maximum of chunk after chunk until `counter` has passed all.
 
+    tiles : from `tiles_of`.
     pages : `Pages` that say which keys are a chunk and where they lie, or None: then all heads have
         equally many chunks.
     rows : room for the list of rows, or None.
@@ -176,6 +201,7 @@ def attend_few(work, pages, rows, counter, partial):
     queries = np.empty((n_rows, work.d_k), np.float32)
     scores, weighted = np.empty((n_rows, KEYS), np.float32), np.empty((n_rows, d_v), np.float32)
     top, total = np.empty(n_rows, np.float32), np.empty(n_rows, np.float32)
+    places = np.empty((2, KEYS), np.int64)
     while True:
         task = claim(counter)
         if task >= len(partial):
@@ -196,12 +222,15 @@ def attend_few(work, pages, rows, counter, partial):
                 key, keys, _ = next_seen(work, head, 0, n_rows, key, stop, KEYS)
                 if keys == 0:
                     break
-            score(work, head, rows, key, keys, queries, scores)
+            find_places(work, head, rows, key, stop - 1, places)
+            score(tiles, work, places, keys, queries, scores)
             if work.has_mask or work.has_bias or work.has_ranges or work.is_causal:
                 hide(work, head, n_k, key, keys, scores)
             for r in range(n_rows):
-                row = scores[r, :keys]
-                below, top[r] = top[r], highest(row, top[r])
+                for j in range(keys, KEYS):
+                    scores[r, j] = _HIDDEN
+                row = scores[r]
+                below, top[r] = top[r], largest(tiles[2], scores, r * KEYS, top[r])
                 safe = top[r] if top[r] > _HIDDEN else _ZERO
                 factor = exp(below - safe)
                 weigh(row, safe)
@@ -209,7 +238,7 @@ def attend_few(work, pages, rows, counter, partial):
                 if factor != np.float32(1):
                     for c in range(d_v):
                         weighted[r, c] *= factor
-            add_values(work, head, rows, key, keys, scores, weighted)
+            add_values(tiles, work, head, rows, key, places, keys, scores, weighted)
         for r in range(n_rows):
             for c in range(d_v):
                 partial[task, r, c] = weighted[r, c]

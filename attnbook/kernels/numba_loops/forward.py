@@ -22,6 +22,7 @@ from attnbook.arrays.array import Array
 from attnbook.arrays.intervals import Intervals
 from attnbook.arrays.threads import in_parts, n_threads_for
 from attnbook.compilers.jit import compile_fused, compile_loops
+from attnbook.compilers.listed_rows import tiles_of
 from attnbook.compilers.register_tiles import Tile, claim
 from attnbook.kernels.numba_loops.arrays import KEY, RANGES, VALUE, Work, arrange, restored
 from attnbook.kernels.numba_loops.few_queries import attend_few, merge
@@ -108,8 +109,8 @@ def _by_panels(tile, work, mask, n_threads):
 
 def _without_tiles(tile, work, mask, n_threads):
     n_chunks = max(1, min(work.n_k // LEAST, PIECES))
-    partial = _partial(work, n_chunks)
-    share(lambda counter: attend_few(work, None, None, counter, partial), n_threads)
+    partial, tiles = _partial(work, n_chunks), tiles_of(tile.lanes)
+    share(lambda counter: attend_few(tiles, work, None, None, counter, partial), n_threads)
     return _merged(work, partial)
 
 

@@ -13,6 +13,8 @@ import numpy as np
 from attnbook.arrays.array import dtype_name
 from attnbook.arrays.threads import n_threads_for
 from attnbook.compilers.jit import read_only
+from attnbook.compilers.listed_rows import tiles_of
+from attnbook.compilers.register_tiles import lanes
 from attnbook.kernels.numba_loops.arrays import (
     KEY,
     OUTPUT,
@@ -59,12 +61,13 @@ def paged_attention(
         tasks, firsts = _chunks(n_keys.tobytes(), heads)
         pages = Pages(tasks, firsts, read_only(table), read_only(n_keys), heads, size)
         work = _work(arrays, (n, heads, h // heads, n_q), (size, d_k, d_v), scale)
+        tiles = tiles_of(lanes())
         partial = np.empty((len(tasks), h // heads * n_q, d_v + 2), np.float32)
         n_products = int(np.sum(n_keys)) * h * n_q * (d_k + d_v)
 
         def take(counter):
             rows = np.empty(most + AHEAD, np.int64)
-            attend_few(work, pages, rows, counter, partial)
+            attend_few(tiles, work, pages, rows, counter, partial)
 
         share(take, n_threads_for(n_products, worth=WORTH))
         merge(work, pages, partial, output, np.empty((2, len(output))))

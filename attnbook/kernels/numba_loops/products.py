@@ -79,9 +79,3 @@ def add_values(tile, work, at, words, weights, weighted, keys, factor):
                 words[_AT(to + c)] = word
         n = (keys + 1) // 2
         product_onto(tile, words, 0, 1, d, weights, weighted, d, width, n, factor)
-
-
-@compile_fused
-def four(a, at, step):
-    """Return four numbers, `step` apart."""
-    return a[_AT(at)], a[_AT(at + step)], a[_AT(at + 2 * step)], a[_AT(at + 3 * step)]
