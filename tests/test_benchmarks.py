@@ -786,7 +786,7 @@ def check_record(record):
     assert {"seconds", "speed", "extra_bytes", "max_abs", "relative"} <= set(record["methods"])
     assert all(row["holds"] for row in record.get("parity", []))
     cuda = record["provenance"]["device"]["kind"] == "cuda"
-    assert cuda or "numpy" in {row["library"] for row in record["rows"]}
+    assert cuda or {"numpy", "torch"} & {row["library"] for row in record["rows"]}
     check_rows(record["rows"], record["baseline"], record["tolerance"])
     if "decoding" in record:
         check_rows(record["decoding"], record["decoding_baseline"], record["tolerance"])
