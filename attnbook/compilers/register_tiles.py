@@ -399,4 +399,4 @@ prefetch: Any = _asks_for(3)
 """Ask for the cache line of ``x.ravel()[i]``; `x` is C-contiguous. A wrong `i` does no harm."""
 
 prefetch_far: Any = _asks_for(2)
-"""The same into the second cache, which has room for more, and waits for more lines at once."""
+"""The same for the second cache; a long row of lines came faster there than into the first."""

@@ -1,9 +1,9 @@
 """The loops for few queries and many keys, as when a model decodes one token after a long cache.
 
 Every key and every value is used a few times only, so the memory sets the pace: nothing is packed,
-rows are read once and in order. The queries that share a key head, its groups, stand side by side,
-and the keys are split in chunks, as many as the sizes say, whose maxima, totals and weighted sums
-are merged in the order of the keys.
+rows are read once and in order, and are asked for a block ahead. The queries that share a key head,
+its groups, stand side by side, four of them in the registers, and the keys are split in chunks, as
+many as the sizes say, whose maxima, totals and weighted sums are merged in the order of the keys.
 
 The keys and values of a head are rows of an array one after the other, or they lie in pages. Then a
 list says for each key of a chunk in which row it is found, and nothing else changes.
@@ -19,7 +19,7 @@ from attnbook.kernels.numba_loops.panels import add_bias, exp, hide_masked
 from attnbook.kernels.numba_loops.ranges import hide_unseen, next_seen
 
 KEYS = BLOCK
-"""Keys of a block; what is asked for ahead is to wait in the nearest cache."""
+"""Keys of a block."""
 
 STEP = 4
 """Keys of a block whose values are added before the next keys are asked for."""
