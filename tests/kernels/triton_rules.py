@@ -10,8 +10,7 @@ from cases import WEEKLY
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from attnbook.masking.documents import Documents
-from attnbook.masking.rules import Causal, Chunks, FirstKeys, SlidingWindow
+from attnbook.masking import Causal, Chunks, Documents, FirstKeys, SlidingWindow
 
 LEADING = (((), ()), ((2, 3), (2, 3)), ((2, 3), (2, 1)), ((2, 1, 3, 1), (1, 2, 1, 3)))
 """Leading axes of the queries and of the keys: one head, heads, grouped heads, a copy of all."""
