@@ -120,7 +120,7 @@ class FirstKeys(_Range):
     """
 
     def __init__(self, count: int | Sequence[int] | Annotated[Array, "..."]):
-        self.count = lengths_of("count", count)
+        self.count = lengths_of("count", count).copy()
         self.leading = self.count.shape
 
     def allows(self, position: Any, key: Any, at: At) -> Any:
