@@ -9,7 +9,8 @@ import importlib.util
 from typing import Any
 
 from benchmarks import linear_convolution
-from benchmarks.linear_convolution import FROM_IDENTITY
+from benchmarks.linear_convolution import FROM_IDENTITY, model_of
+from benchmarks.linear_writers import compared
 from benchmarks.tables import Tables
 
 DEVICES = ("cpu",)
@@ -43,6 +44,6 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
     if importlib.util.find_spec("torch") is None:
         tables.log("needs torch")
         return
-    plan: dict[str, Any] = linear_convolution.plan_of(quick)
+    plan: dict[str, Any] = linear_convolution.plan_of(quick) | {"starts": STARTS}
     plan.pop("recall")
-    linear_convolution.compared(plan, STARTS, quick=quick, tables=tables, methods=METHODS).clear()
+    compared(plan, STARTS, model_of, quick=quick, tables=tables, methods=METHODS).clear()

@@ -73,6 +73,23 @@ def weights_of(
     return replace(drawn, decoder=replace(drawn.decoder, layers=tuple(layers)))
 
 
+def writer_of(
+    kinds: Sequence[str], seed: int, vocabulary: int, sizes: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """Return a language model as a module, with what the record says of it."""
+    from attnbook import nn
+
+    drawn = weights_of(kinds, seed, vocabulary, **sizes)
+    model = nn.Transformer(drawn.to("torch", dtype="float32"), impl="packed")
+    return model, about_of(kinds, drawn)
+
+
+def about_of(kinds: Sequence[str], drawn: TransformerWeights, added: int = 0) -> dict[str, Any]:
+    """Return the layers and the parameters of a model, to which others were `added`."""
+    widths = [layer.feed_forward.W_1.shape[1] for layer in drawn.decoder.layers]
+    return {"layers": list(kinds), "d_ff": widths, "parameters": counted(drawn) + added}
+
+
 def counted(weights: Any) -> int:
     """Return how many numbers `weights` hold."""
     return sum(math.prod(x.shape) for x in weights.arrays().values())

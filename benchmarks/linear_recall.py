@@ -6,12 +6,15 @@ followed by its value. Only these values are predicted, so a loss of 0 needs p p
 
 import json
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from attnbook.data.batch import Batch
-from benchmarks.linear_models import counted, settings, weights_of
+from benchmarks.linear_models import settings, writer_of
+from benchmarks.tables import Runs
 
 KEYS, VALUES = 64, 32
 VOCABULARY = KEYS + VALUES
@@ -94,23 +97,30 @@ def accuracy(model: Any, pairs: int, batch: int, seed: int) -> float:
     return float(right.double().mean())
 
 
-def rows(plan: dict[str, Any], name: str, *, kept: Any) -> list[dict[str, Any]]:
+def rows(plan: dict[str, Any], name: str, *, kept: Runs) -> list[dict[str, Any]]:
     """Return a row for each seed of an architecture."""
     found = []
     for seed in range(plan["seeds"]):
-        key = json.dumps(["recall", plan, name, seed])
-        found.append(kept.get(key, lambda seed=seed: trained(plan, name, seed)))
+        make = partial(writer_of, LAYERS[name], seed, VOCABULARY, plan["sizes"])
+        found.append(run(plan, name, seed, make, kept))
     return found
 
 
-def trained(plan: dict[str, Any], name: str, seed: int) -> dict[str, Any]:
-    """Train a small model on questions, and return its row."""
-    from attnbook import nn
+def run(
+    plan: dict[str, Any],
+    name: str,
+    seed: int,
+    make: Callable[[], tuple[Any, dict[str, Any]]],
+    kept: Runs,
+) -> dict[str, Any]:
+    """Return the row of the small model that `make` makes, trained on questions."""
 
-    drawn = weights_of(LAYERS[name], seed, VOCABULARY, **plan["sizes"])
-    model = nn.Transformer(drawn.to("torch", dtype="float32"), impl="packed")
-    about = {"architecture": name, "layers": list(LAYERS[name]), "seed": seed}
-    return about | {"parameters": counted(drawn)} | row_of(plan, model, seed)
+    def trained() -> dict[str, Any]:
+        model, about = make()
+        row = {"architecture": name, "layers": about["layers"], "seed": seed}
+        return row | {"parameters": about["parameters"]} | row_of(plan, model, seed)
+
+    return kept.get(json.dumps(["recall", plan, name, seed]), trained)
 
 
 def row_of(plan: dict[str, Any], model: Any, seed: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from attnbook import data
 from benchmarks import linear_decoding, linear_models, linear_recall
-from benchmarks.linear_models import ARCHITECTURES, counted, kinds_of, settings, weights_of
+from benchmarks.linear_models import ARCHITECTURES, kinds_of, settings, writer_of
 from benchmarks.rivals import Text, texts
 from benchmarks.scaling import find_rate
 from benchmarks.tables import Runs, Step, Tables
@@ -28,6 +28,9 @@ from benchmarks.tables import Runs, Step, Tables
 DEVICES = ("cpu",)
 WHOLE = True  # its tables build on one another, so all are measured
 SECONDS = 3600.0  # for one table
+
+ModelOf = Callable[[str, int, int, int, dict[str, Any]], tuple[Any, dict[str, Any]]]
+"""As `model_of`, a function that makes writers by name, with what the record says of them."""
 
 FULL: dict[str, Any] = {
     "sizes": {"d_model": 64, "n_heads": 4, "n_states": 2, "d_ff": 176},
@@ -81,30 +84,8 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
         tables.log("needs torch")
         return
     plan = QUICK if quick else FULL
-    plays = Plays(plan, texts(quick, tables))
-    tables.add(methods=METHODS, **plan, architectures=described(plan), tokens=plays.tokens)
-    kept, tuned = Runs(tables.path), dict[str, float]()
-
-    def rate(name: str) -> list[dict[str, Any]]:
-        tried = partial(run, plays, name, steps=plan["tuned"], seed=0, kept=kept)
-        rows, tuned[name] = find_rate(tried, plan["start"])
-        return rows
-
-    names = tuple(ARCHITECTURES)
-    steps = [Step({"architecture": name}, 1, partial(rate, name)) for name in names]
-    tables.measure("rates", steps)
-    steps = [
-        Step(
-            {"architecture": name, "seed": seed},
-            1,
-            lambda name=name, seed=seed: [
-                run(plays, name, tuned[name], steps=plan["steps"], seed=seed, kept=kept, far=True)
-            ],
-        )
-        for seed in range(plan["seeds"])
-        for name in names
-    ]
-    tables.measure("runs", steps)
+    starts = dict.fromkeys(ARCHITECTURES, plan["start"])
+    kept = compared(plan, starts, model_of, quick=quick, tables=tables, methods=METHODS)
     recalled: Callable[..., Any] = partial(linear_recall.rows, plan["recall"], kept=kept)
     steps = [
         Step({"architecture": name}, 1, partial(recalled, name)) for name in linear_recall.LAYERS
@@ -114,15 +95,52 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
     kept.clear()
 
 
-def described(plan: dict[str, Any]) -> dict[str, Any]:
+def model_of(
+    name: str, seed: int, vocabulary: int, n_layers: int, sizes: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """Return a writer as a module, with what the record says of it."""
+    return writer_of(kinds_of(name, n_layers), seed, vocabulary, sizes)
+
+
+def compared(
+    plan: dict[str, Any],
+    starts: dict[str, float],
+    model_of: ModelOf,
+    *,
+    quick: bool,
+    tables: Tables,
+    methods: dict[str, str],
+) -> Runs:
+    """Find the rates of these writers, train them with all seeds, and return the runs so far."""
+    plays = Plays(plan, texts(quick, tables))
+    about = described(plan, starts, model_of)
+    tables.add(methods=methods, **plan, architectures=about, tokens=plays.tokens)
+    kept, tuned = Runs(tables.path), dict[str, float]()
+
+    def rate(name: str) -> list[dict[str, Any]]:
+        tried = partial(run, plays, model_of, name, steps=plan["tuned"], seed=0, kept=kept)
+        rows, tuned[name] = find_rate(tried, starts[name])
+        return rows
+
+    def trained(name: str, seed: int) -> list[dict[str, Any]]:
+        options = {"steps": plan["steps"], "seed": seed, "kept": kept, "far": True}
+        return [run(plays, model_of, name, tuned[name], **options)]
+
+    steps = [Step({"architecture": name}, 1, partial(rate, name)) for name in starts]
+    tables.measure("rates", steps)
+    steps = [
+        Step({"architecture": name, "seed": seed}, 1, partial(trained, name, seed))
+        for seed in range(plan["seeds"])
+        for name in starts
+    ]
+    tables.measure("runs", steps)
+    return kept
+
+
+def described(plan: dict[str, Any], names: Iterable[str], model_of: ModelOf) -> dict[str, Any]:
     """Return the layers and parameters of each architecture."""
-    found = {}
-    for name in ARCHITECTURES:
-        kinds = kinds_of(name, plan["n_layers"])
-        drawn = weights_of(kinds, 0, plan["vocabulary"], **plan["sizes"])
-        widths = [layer.feed_forward.W_1.shape[1] for layer in drawn.decoder.layers]
-        found[name] = {"layers": kinds, "d_ff": widths, "parameters": counted(drawn)}
-    return found
+    shape = (0, plan["vocabulary"], plan["n_layers"], plan["sizes"])
+    return {name: model_of(name, *shape)[1] for name in names}
 
 
 class Plays:
@@ -168,21 +186,25 @@ class Plays:
 
 
 def run(
-    plays: Plays, name: str, lr: float, *, steps: int, seed: int, kept: Runs, far: bool = False
+    plays: Plays,
+    model_of: ModelOf,
+    name: str,
+    lr: float,
+    *,
+    steps: int,
+    seed: int,
+    kept: Runs,
+    far: bool = False,
 ) -> dict[str, Any]:
     """Return the row of a training."""
-    about = [name, lr, steps, seed, far, plays.plan["sizes"], plays.plan["context"]]
-    return kept.get(json.dumps(about), lambda: trained(plays, name, lr, steps, seed, far))
-
-
-def trained(plays: Plays, name: str, lr: float, steps: int, seed: int, far: bool) -> dict[str, Any]:
-    """Train a writer, and return its row."""
-    from attnbook import nn
-
     plan = plays.plan
-    drawn = weights_of(kinds_of(name, plan["n_layers"]), seed, plan["vocabulary"], **plan["sizes"])
-    model = nn.Transformer(drawn.to("torch", dtype="float32"), impl="packed")
-    return {"architecture": name} | row_of(plays, model, lr, steps, seed, far)
+
+    def trained() -> dict[str, Any]:
+        model, _ = model_of(name, seed, plan["vocabulary"], plan["n_layers"], plan["sizes"])
+        return {"architecture": name} | row_of(plays, model, lr, steps, seed, far)
+
+    about = [name, lr, steps, seed, far, plan["sizes"], plan["context"]]
+    return kept.get(json.dumps(about), trained)
 
 
 def row_of(plays: Plays, model: Any, lr: float, steps: int, seed: int, far: bool) -> dict[str, Any]:

@@ -21,8 +21,13 @@ def drawn():
     return linear_models.weights_of(["softmax"] * 2, 0, 300, **linear_writers.QUICK["sizes"])
 
 
+def described(names):
+    return linear_writers.described(PLAN, names, linear_convolution.model_of)
+
+
 def test_these_writers_have_about_as_many_parameters_as_the_others():
-    about = linear_convolution.described(PLAN) | linear_writers.described(PLAN)
+    others = linear_writers.described(PLAN, linear_models.ARCHITECTURES, linear_writers.model_of)
+    about = described(linear_convolution.STARTS) | others
     sizes = [one["parameters"] for one in about.values()]
     assert len(sizes) == 6
     assert max(sizes) < 1.01 * min(sizes)
@@ -103,7 +108,7 @@ def test_the_record_has_both_writers_trained_as_the_others(records):
     same = ("sizes", "n_layers", "vocabulary", "context", "batch", "steps", "seeds", "edges")
     for name in (*same, "tokens", "recall", "titles"):
         assert record[name] == others[name]
-    assert record["architectures"] == linear_convolution.described(PLAN)
+    assert record["architectures"] == described(linear_convolution.STARTS)
     for name in linear_convolution.STARTS:
         tried = [row for row in record["rates"] if row["architecture"] == name]
         best = min(tried, key=lambda row: row["validation"])["lr"]
@@ -136,6 +141,7 @@ def test_the_record_of_filters_has_both_writers_at_the_best_rate_that_was_tried(
     path = Path(__file__).parents[1] / "book/data/linear_filters.cpu.json"
     record = json.loads(path.read_text("utf-8"))
     assert record["tokens"] == records[0]["tokens"]
+    assert record["architectures"] == described(linear_convolution.FROM_IDENTITY)
     for name in linear_convolution.FROM_IDENTITY:
         tried = [row for row in record["rates"] if row["architecture"] == name]
         best = min(tried, key=lambda row: row["validation"])["lr"]

@@ -15,8 +15,13 @@ from benchmarks import linear_decoding, linear_models, linear_recall, linear_wri
 from benchmarks.__main__ import main
 
 
+def described():
+    names = linear_models.ARCHITECTURES
+    return linear_writers.described(linear_writers.FULL, names, linear_writers.model_of)
+
+
 def test_all_writers_have_about_as_many_parameters():
-    about = linear_writers.described(linear_writers.FULL)
+    about = described()
     sizes = [one["parameters"] for one in about.values()]
     assert max(sizes) < 1.01 * min(sizes)
     assert about["hybrid"]["layers"] == 3 * ["gated delta"] + ["softmax"]
@@ -113,6 +118,7 @@ def record():
 
 def test_the_record_has_every_writer_at_the_best_rate_that_was_tried(record):
     assert not record["quick"]
+    expected = described()
     for name, about in record["architectures"].items():
         tried = [row for row in record["rates"] if row["architecture"] == name]
         best = min(tried, key=lambda row: row["validation"])["lr"]
@@ -120,7 +126,7 @@ def test_the_record_has_every_writer_at_the_best_rate_that_was_tried(record):
         runs = [row for row in record["runs"] if row["architecture"] == name]
         assert [row["seed"] for row in runs] == list(range(record["seeds"]))
         assert {row["lr"] for row in runs} == {best}
-        assert about == linear_writers.described(linear_writers.FULL)[name]
+        assert about == expected[name]
     assert len({row["tokens"] for row in record["runs"]}) == 1
 
 

@@ -119,6 +119,11 @@ def check_mask(mask, query, scores_shape, name="mask", query_name="query"):
 
 def check_boolean(mask, name="mask"):
     """Raise TypeError unless `mask` is a boolean array; say what it looks like instead."""
+    if is_rule(mask):
+        raise TypeError(
+            f"{name} must be a boolean array, since this function reads no rule: pass "
+            f"rule.dense(n_q, n_k), got {mask}"
+        )
     check_array(name, mask)
     if not array_namespace(mask).isdtype(mask.dtype, "bool"):
         raise TypeError(

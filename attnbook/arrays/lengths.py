@@ -28,21 +28,26 @@ def first_keys(name, lengths, n, like):
 
 def lengths_of(name, lengths):
     """Return `lengths` as a NumPy array of ints of at least 0, or raise."""
-    if array_api_compat.is_array_api_obj(lengths):
-        counts = numbers_of(name, lengths)
+    counts = ints_of(name, lengths)
+    if (least := counts.min(initial=0)) < 0:
+        raise ValueError(f"{name} must be at least 0, got {least}")
+    return counts
+
+
+def ints_of(name, numbers):
+    """Return `numbers` as a NumPy array of int64, or raise."""
+    if array_api_compat.is_array_api_obj(numbers):
+        ints = numbers_of(name, numbers)
     else:
         try:
-            counts = np.asarray(lengths)
+            ints = np.asarray(numbers)
         except (ValueError, OverflowError) as error:
             raise ValueError(f"{name} must be ints in rows of one length, got others") from error
-    if counts.size and counts.dtype.kind not in "iu":
-        raise TypeError(f"{name} must be ints, got {counts.dtype}")
-    least, most = counts.min(initial=0), counts.max(initial=0)
-    if least < 0:
-        raise ValueError(f"{name} must be at least 0, got {least}")
-    if most > np.iinfo(np.int64).max:  # an unsigned one, which would wrap
+    if ints.size and ints.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be ints, got {ints.dtype}")
+    if (most := ints.max(initial=0)) > np.iinfo(np.int64).max:  # an unsigned one, which would wrap
         raise ValueError(f"{name} must be at most 2**63 - 1, got {most}")
-    return counts.astype(np.int64, copy=False)
+    return ints.astype(np.int64, copy=False)
 
 
 def placed(x, like):

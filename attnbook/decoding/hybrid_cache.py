@@ -93,6 +93,8 @@ class HybridCache(KVCache):
     (1, 1, 7)
     """
 
+    takes_masks = False
+
     def __init__(
         self,
         sinks: int = 4,
@@ -211,7 +213,7 @@ class HybridCache(KVCache):
             layer.cut(n)
 
     def check_weights(self, weights: TransformerWeights) -> None:
-        """Raise a ValueError if heads have latents, a window, sinks or a cap: unknown to tables."""
+        """Raise a ValueError if heads have latents, a window, sinks, a cap or a bias of scores."""
         for i, layer in enumerate(weights.decoder.layers):
             if not isinstance(layer.self_attention, MultiHeadWeights):
                 kind = type(layer.self_attention).__name__
@@ -225,6 +227,12 @@ class HybridCache(KVCache):
                         f"cache must be a KVCache for weights with {name}, got a HybridCache and "
                         f"{name} in layer {i}"
                     )
+            positions, own = weights.decoder.positions, layer.self_attention
+            if positions is not None and positions.bias(own.n_heads, 1, 1, own.W_Q) is not None:
+                raise ValueError(
+                    f"cache must be a KVCache for weights whose positions are a bias, got a "
+                    f"HybridCache and {type(positions).__name__}"
+                )
 
     def reorder(self, index: Annotated[Array, "batch m"]) -> None:
         """Raise a ValueError, because the tables cannot follow beams."""

@@ -8,7 +8,8 @@ from attnbook.arrays.array import Array, Mask, array_namespace, library, to_accu
 from attnbook.arrays.attention_arguments import is_rule
 from attnbook.decoding.kv_cache import KVCache, gather
 from attnbook.kernels import Impl
-from attnbook.masking.rules import Causal, Rule
+from attnbook.masking.ranges import Causal
+from attnbook.masking.rules import Rule
 from attnbook.multi_head.masks import array_for_heads
 from attnbook.single_head.softmax import log_softmax_of
 from attnbook.transformers.decoder import memory_keys_and_values

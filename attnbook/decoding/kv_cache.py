@@ -45,6 +45,7 @@ class KVCache:
     """
 
     block = BLOCK  # the space for tokens is a multiple of this
+    takes_masks = True  # of new tokens; a subclass that itself chooses what they read takes none
 
     def __init__(self):
         self._rooms: list[tuple[Array, ...]] = []  # for each layer, keys and values, or its state

@@ -71,8 +71,8 @@ def paged_attention(
     Notes
     -----
     What stands in a page after the last key of a sequence is never used, even if it is NaN.
-    ``"packed"`` computes in float32 and copies the listed pages of half precision. In
-    these two, a sequence has the same bits in a batch of any size.
+    ``"packed"`` computes in float32 and copies the listed pages of half precision. With it, a
+    sequence has the same bits in a batch of any size.
     Cost: O(h n_q (d_k + d_v) Σ n_i) time. A rung reads every key once for all heads of its group,
     except that a page shared by several sequences is read by each of them. It splits the keys and
     merges the parts by their logsumexp. Memory: the reference makes arrays of b · most · size keys

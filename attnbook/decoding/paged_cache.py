@@ -1,4 +1,4 @@
-"""A KV cache in pages: block tables say where keys lie, and equal beginnings share their pages."""
+"""A KV cache in pages, which equal beginnings share."""
 
 from typing import Annotated, Any
 
@@ -72,15 +72,14 @@ class Pool:
 
 
 class PagedCache(KVCache):
-    r"""A `KVCache` whose keys and values lie in pages, which several sequences may share.
+    """A `KVCache` whose keys and values lie in pages, which several sequences may share.
 
-    .. math:: (K_i)_j = \text{keys}\bigl[\,T_{i, \lfloor j/s \rfloor},\; j \bmod s\,\bigr]
-
-    Row i of the **block table** T lists the pages of sequence i, s tokens each, and the pages may
-    lie anywhere. Therefore a sequence leaves less than one page empty, and a freed page serves any
-    other sequence. `fork` makes a second cache that begins with the same tokens and lists the same
-    pages. The first of the two that writes into a shared page gets its own copy of the page
-    (**copy on write**). In this way many texts share one prompt, and beams share their beginnings.
+    The **block table** says where: it lists the pages of each sequence, as `paged_attention` reads
+    them. Pages may lie anywhere, so a sequence leaves less than one page empty, and a freed page
+    serves any other sequence. `fork` makes a second cache that begins with the same tokens and
+    lists the same pages. The first of the two that writes into a shared page gets its own copy of
+    the page (**copy on write**). In this way many texts share one prompt, and beams share their
+    beginnings.
 
     Pass one as ``cache=`` to any decoding function. Texts of different lengths have caches of their
     own, which share one pool of pages.
@@ -88,7 +87,7 @@ class PagedCache(KVCache):
     Parameters
     ----------
     size : int
-        s, the number of tokens per page, at least 1.
+        The number of tokens per page, at least 1.
     max_pages : int, optional
         The most pages that the pool may have. Without it, the pool grows as needed.
 
@@ -104,16 +103,15 @@ class PagedCache(KVCache):
     that keep a state work as in a `KVCache`, and so do `truncate` and `reorder`, which count users
     of pages and copy none.
 
-    With ``impl="packed"`` or ``"triton"``, a step of one token without mask and bias
-    reads the pages where they lie (`paged_attention`). Other passes gather the keys of a layer into
-    a new array, as `keys` and `values` do.
+    A step of one token without mask and bias reads the pages where they lie, by an `impl` of
+    `paged_attention` other than the reference. All other passes gather the keys of a layer into a
+    new array, as `keys` and `values` do.
 
     Cost: the pool at least doubles when it is full, so n tokens are copied O(n) times in all.
 
     References
     ----------
-    Kwon et al. (2023), "Efficient memory management for large language model serving with
-    PagedAttention"; chapter `fast_attention`.
+    Kwon et al. (2023), as of `paged_attention`; chapter `fast_attention`.
 
     Examples
     --------
@@ -256,8 +254,8 @@ class PagedCache(KVCache):
     def take_in(self, layer: int, heads: Pair, impl: Impl, weights: Any) -> tuple[Pair, Impl]:
         """Write new keys and values; return what the new tokens attend to, and who attends.
 
-        For one new token and an `impl` that reads a block table, this is a function that reads the
-        pages, and no other keys than the new ones are returned.
+        Where the pages are read in place, this is a function that reads them, and no other keys
+        than the new ones are returned.
         """
         is_plain = all(getattr(weights, name, None) is None for name in ("window", "sinks", "cap"))
         reads_pages = isinstance(impl, str) and impl in PAGED and impl != REFERENCE

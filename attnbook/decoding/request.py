@@ -195,7 +195,7 @@ def request(
     if target_mask is not None:
         read = 0 if kept is None else len(kept)
         read += int(lengths.max()) + max_length - 1  # the last token is not read
-        _check_target_mask(target_mask, weights, batch, read)
+        _check_target_mask(target_mask, weights, kept, batch, read)
     if source_lengths is not None:
         source_mask = _check_source_lengths(source_lengths, source, source_mask)
     if source_mask is not None and weights.encoder is not None:
@@ -250,12 +250,17 @@ def _check_positions(n, max_length, places):
         )
 
 
-def _check_target_mask(rule, weights, batch, n):
+def _check_target_mask(rule, weights, cache, batch, n):
     """Raise unless the rule says what a decoder may attend to in each sequence of n tokens."""
     if not isinstance(rule, Rule):
         raise TypeError(
             f"target_mask must be a masking.Rule, because the target grows, "
             f"got {type(rule).__name__}"
+        )
+    if cache is not None and not cache.takes_masks:
+        raise ValueError(
+            f"target_mask must be None for a {type(cache).__name__}, which itself chooses the keys "
+            f"to read, got {rule}"
         )
     if broadcast_shapes(rule.leading, (batch,)) != (batch,):
         raise ValueError(

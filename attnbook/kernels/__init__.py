@@ -109,10 +109,10 @@ LADDER = (
 """The implementations, from the first one, which is the reference, to the fastest per device."""
 
 READ_RANGES = ("tiled", "packed", "cupy_tiled", "triton")
-"""Those that take a rule as ranges of keys; for the others it becomes a dense mask."""
+"""Those that read the ranges of keys of a rule."""
 
 READ_PAGES = ("packed", "triton")
-"""Those with a function `paged_attention`, which reads a block table."""
+"""Those that also attend to keys in pages; see `paging`."""
 
 KERNELS = {kernel.name: kernel for kernel in LADDER}
 IMPLS = (REFERENCE, *KERNELS)

@@ -1,4 +1,4 @@
-"""Attention to keys and values in pages, by the reference or by a rung that reads a block table.
+"""Attention to keys and values in pages.
 
 A rung of `READ_PAGES` has a function ``paged_attention`` beside its ``attention``:
 
@@ -16,7 +16,7 @@ from attnbook.arrays.array import Array, array_namespace, library
 from attnbook.kernels import READ_PAGES, REFERENCE, _is_foreign, _native, kernel_for, naive
 
 PAGED = (REFERENCE, *READ_PAGES)
-"""The implementations that read a block table."""
+"""The names that ``impl=`` accepts here."""
 
 
 def paged_attention_of(

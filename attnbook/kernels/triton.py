@@ -1,4 +1,4 @@
-"""Rung 9, *triton*: tiles on the Tensor Cores of a GPU, written in Python.
+"""Rung 7, *triton*: tiles on the Tensor Cores of a GPU, written in Python.
 
 What `tiled` does with arrays happens here inside one kernel: a program holds a tile of queries,
 walks over the keys, and keeps scores, weights and the running softmax in registers and shared

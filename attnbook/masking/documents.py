@@ -4,13 +4,11 @@ import math
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-import array_api_compat
 import numpy as np
 
 from attnbook.arrays.array import Array
 from attnbook.arrays.intervals import Intervals
-from attnbook.arrays.lengths import lengths_of
-from attnbook.arrays.move import numbers_of
+from attnbook.arrays.lengths import ints_of, lengths_of
 from attnbook.masking.rules import KEPT, At, Rule
 
 
@@ -47,7 +45,7 @@ class Documents(Rule):
     """
 
     def __init__(self, ids: Sequence[int] | Annotated[Array, "... n"]):
-        self.ids = _ints("ids", ids)
+        self.ids = ints_of("ids", ids).copy()
         if self.ids.ndim == 0:
             raise ValueError(f"ids must have shape (..., n), got {self.ids.shape}")
         self.leading = self.ids.shape[:-1]
@@ -142,11 +140,3 @@ def _ranges_of_documents(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     starts[document[order], place], stops[document[order], place] = firsts[order], ends[order]
     of_token = np.repeat(document, ends - firsts)
     return starts[of_token], stops[of_token]
-
-
-def _ints(name: str, numbers: Any) -> np.ndarray:
-    array = numbers_of(name, numbers) if array_api_compat.is_array_api_obj(numbers) else numbers
-    array = np.asarray(array)
-    if array.size and array.dtype.kind not in "iu":
-        raise TypeError(f"{name} must be ints, got {array.dtype}")
-    return array.astype(np.int64)

@@ -3,6 +3,7 @@ r"""The angle of every position i and feature pair l.
 .. math:: i\,\omega_l, \qquad \omega_l = \text{base}^{-2l/d}
 """
 
+import math
 from typing import Any
 
 import array_api_compat
@@ -14,6 +15,17 @@ from attnbook.arrays.array import Array, array_namespace
 def frequencies(d: int, base: float = 10000.0) -> np.ndarray:
     """Return ω_l, shape (d/2,)."""
     return base ** (-np.arange(0, d, 2, dtype=np.float64) / d)
+
+
+def pair_of_turns(frequencies: np.ndarray, turns: float, n: int) -> float:
+    """Return the index l of the pair that makes `turns` full rotations within n positions.
+
+    The frequencies are geometric and start with 1, so l = ln(n / (2π turns)) / ln(ω_0 / ω_1) is a
+    real number.
+    """
+    if len(frequencies) == 1:
+        return 0.0  # ω_0 = 1 says nothing about the base
+    return math.log(n / (2 * math.pi * turns)) / -math.log(frequencies[1])
 
 
 def cosines_and_sines(start: int, n: int, frequencies: np.ndarray) -> np.ndarray:

@@ -10,19 +10,9 @@ import numpy as np
 
 from attnbook.arrays.arguments import check_bool, check_int, check_number, check_positive
 from attnbook.arrays.weights import Weights
+from attnbook.positions.angles import pair_of_turns
 
 # The mathematics, of checked arguments.
-
-
-def pair_of_turns(frequencies: np.ndarray, turns: float, n: int) -> float:
-    """Return the index l of the pair that makes `turns` full rotations within n positions.
-
-    The frequencies are geometric and start with 1, so l = ln(n / (2π turns)) / ln(ω_0 / ω_1) is a
-    real number.
-    """
-    if len(frequencies) == 1:
-        return 0.0  # ω_0 = 1 says nothing about the base
-    return math.log(n / (2 * math.pi * turns)) / -math.log(frequencies[1])
 
 
 def magnitude(factor: float, mscale: float = 1.0) -> float:

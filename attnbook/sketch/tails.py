@@ -15,7 +15,7 @@ from typing import Annotated
 
 from attnbook.arrays.arguments import check_floats, check_int, check_number
 from attnbook.arrays.array import Array, array_namespace, broadcast_shapes, to_accumulate
-from attnbook.arrays.attention_arguments import check_mask as check_booleans
+from attnbook.arrays.attention_arguments import check_boolean, check_mask
 from attnbook.single_head.softmax import softmax_of
 from attnbook.sketch.logits import log_sum, masked
 from attnbook.sketch.moments import Moments
@@ -143,7 +143,8 @@ def uniform_tail(
             f"{tuple(scores.shape)}, got {tuple(value.shape)}"
         )
     if unseen is not None:
-        check_booleans(unseen, scores, tuple(scores.shape), "unseen", "scores")
+        check_boolean(unseen, "unseen")
+        check_mask(unseen, scores, tuple(scores.shape), "unseen", "scores")
     n_keys = check_int("n_keys", n_keys, at_least=s, at_most=2**62)
     delta = check_number("delta", delta)
     if not 0 < delta <= 0.2:

@@ -14,7 +14,7 @@ from attnbook.arrays.lengths import placed
 from attnbook.arrays.weights import check_part
 from attnbook.kernels import REFERENCE, Impl, check_impl
 from attnbook.masking.documents import Documents
-from attnbook.masking.rules import FirstKeys
+from attnbook.masking.ranges import FirstKeys
 from attnbook.multi_head.attention import KeysAndValues
 from attnbook.multi_head.masks import array_for_heads, check_head_mask
 from attnbook.positions.tables import sinusoidal_of

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import attnbook as ab
 from attnbook.decoding import HybridCache, beam_search, greedy_decode
 from attnbook.hashing import SimHash
+from attnbook.positions import Alibi
 
 IMPLS = ("reference", "numba")
 WITHIN = {"float32": 1e-4, "float64": 1e-5}  # numba interpolates the chance
@@ -248,9 +249,13 @@ filled().reorder(np.zeros((1, 1), int))
 beam_search(model(0, encoder=False), prompt=np.array([[1]]), max_length=3, n_beams=2,
 cache=HybridCache())
     ValueError: cache must be a KVCache to follow beams, got a HybridCache
+greedy_decode(model(0, encoder=False, positions=Alibi()), prompt=1, max_length=3,
+cache=HybridCache())
+    ValueError: cache must be a KVCache for weights whose positions are a bias, got a HybridCache
+    and Alibi
 filled().impl_for(0, "naive")(np.ones((2, 1, 5)), None, None, np.ones((1, 3)) > 0, None, 1.0, True)
     ValueError: mask and bias must be None for a HybridCache, got an array
 """
 
-NAMES = {"HybridCache": HybridCache, "beam_search": beam_search, "filled": filled}
-test_errors = error_test(ERRORS, NAMES | {"model": model, "np": np, "torch": torch})
+NAMES = {"Alibi": Alibi, "beam_search": beam_search, "torch": torch}
+test_errors = error_test(ERRORS, globals() | NAMES)

@@ -10,7 +10,10 @@ from test_window_cache import with_windows
 
 import attnbook as ab
 from attnbook.decoding import (
+    HybridCache,
     KVCache,
+    PagedCache,
+    QuantizedCache,
     WindowCache,
     beam_search,
     greedy_decode,
@@ -77,6 +80,18 @@ def test_a_cache_goes_on(name):
     then = greedy_decode(weights, prompt=first.tokens[:, -1:], max_length=5, **given)
     both = np.concatenate([first.tokens, then.tokens], axis=1)
     np.testing.assert_array_equal(both, loop(weights, RULES[name], PROMPT, 9))
+
+
+@pytest.mark.parametrize("impl", ["reference", "packed"])
+@pytest.mark.parametrize("make", [lambda: PagedCache(4), QuantizedCache], ids=["pages", "bits"])
+@pytest.mark.parametrize("name", RULES)
+def test_a_cache_in_pages_or_in_codes(name, make, impl):
+    if impl == "packed":
+        pytest.importorskip("numba", reason="numba is not installed")
+    weights = model(encoder=False, n_kv_heads=1).to(dtype="float32")
+    want = loop(weights, RULES[name], PROMPT, 9)
+    given = {"prompt": PROMPT, "max_length": 9, "target_mask": RULES[name], "impl": impl}
+    np.testing.assert_array_equal(greedy_decode(weights, cache=make(), **given).tokens, want)
 
 
 @pytest.mark.parametrize("sinks", [False, True])
@@ -160,8 +175,11 @@ decoded(Documents([0] * 8))
     ValueError: there must be at most as many keys as ids, 8, got 9
 decoded(Causal(), weights=with_state())
     ValueError: target_mask must be None, since layer 1 keeps a state
+decoded(Chunks(4), cache=HybridCache())
+    ValueError: target_mask must be None for a HybridCache, which itself chooses the keys to read,
+    got Chunks(4)
 """
-test_error = error_test(ERRORS, globals())
+test_error = error_test(ERRORS, globals() | {"HybridCache": HybridCache})
 
 
 def test_documents_for_just_enough_tokens():

@@ -172,6 +172,9 @@ ring_attention(x[:0], x[:0], x[:0])
     ValueError: query must have at least 1 head, got shape (0, 4, 3)
 decode_attention(x, x, x, mask=torch.ones(4, 5) > 0)
     ValueError: mask must broadcast to the shape of the scores (..., n_q, n_k) = (4, 4), got (4, 5)
+decode_attention(x, x, x, mask=Causal() & Chunks(4))
+    TypeError: mask must be a tensor, since each process has some of the keys, got
+    (Causal() & Chunks(4))
 ShardedSketch(SketchAttention(hash, estimator="duplicates"))
     ValueError: sketch must have estimator 'union' or 'importance' to be sharded, got 'duplicates'
 ShardedSketch(x)

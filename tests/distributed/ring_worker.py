@@ -24,6 +24,7 @@ from attnbook.distributed.processes import Processes
 from attnbook.hashing import GivenHash, LiftedHash
 from attnbook.kernels import packed  # noqa: F401, it imports Numba
 from attnbook.kernels.numba_loops import forward as panels
+from attnbook.masking import Causal, Chunks  # noqa: F401, named in ring_cases.ERRORS
 from attnbook.sketch import SimHash, SketchAttention
 
 PATIENT = 600

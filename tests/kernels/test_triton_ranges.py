@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from triton_rules import calls
 
 from attnbook.kernels.triton_kernels.ranges import lists_of, on_device
-from attnbook.masking.rules import Causal, Chunks, FirstKeys, SlidingWindow
+from attnbook.masking import Causal, Chunks, FirstKeys, SlidingWindow
 
 CPU = torch.device("cpu")
 

@@ -16,6 +16,7 @@ from functools import partial
 import formula
 import numpy as np
 import oracle
+import paged_cases
 import test_kernels
 import torch
 import triton_pointers
@@ -323,27 +324,6 @@ def check_rounded_once(device="cpu"):
     test_kernels.test_gradients_of_what_is_broadcast_are_rounded_once(rung)
 
 
-def check_pages(device="cpu"):
-    """Keys through a block table, split in ranges: as the reference in float64."""
-    import paged_cases
-
-    from attnbook.kernels import triton
-    from attnbook.kernels.paging import paged_attention_of
-
-    for i, sizes in enumerate(paged_cases.SIZES):
-        for dtype in DTYPES:
-            case = paged_cases.drawn(np.random.default_rng(i), *sizes)
-            arrays = [torch.tensor(x, device=device) for x in case]
-            low = [x.to(getattr(torch, dtype)) if x.is_floating_point() else x for x in arrays]
-            wide = [x.double() if x.is_floating_point() else x for x in low]
-            exact = paged_attention_of(*wide, 0.3)
-            tolerance = {"float32": 3e-6, "bfloat16": 2e-2, "float16": 2e-3}[dtype]
-            for splits in (1, 3):
-                output = triton.paged_attention(*low, 0.3, splits=splits)
-                assert output.dtype == low[0].dtype
-                torch.testing.assert_close(output.double(), exact, rtol=tolerance, atol=tolerance)
-
-
 def check_pointers(name, device="cpu"):
     """Run a case or a check as on a GPU on which no TMA loads the rows."""
     with triton_pointers.without_tma():
@@ -351,7 +331,7 @@ def check_pointers(name, device="cpu"):
 
 
 OTHER = {
-    "pages": check_pages,
+    "pages": paged_cases.check_pages,
     "backends": check_backends,
     "negative scale": check_negative_scale,
     "repeats": check_repeats,

@@ -10,8 +10,7 @@ from cases import WEEKLY
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from attnbook.masking.documents import Documents
-from attnbook.masking.rules import Causal, Chunks, FirstKeys, SlidingWindow
+from attnbook.masking import Causal, Chunks, Documents, FirstKeys, SlidingWindow
 
 LEADING = (((), ()), ((2, 3), (2, 3)), ((2, 3), (2, 1)), ((2, 1, 3, 1), (1, 2, 1, 3)))
 """Leading axes of the queries and of the keys: one head, heads, grouped heads, a copy of all."""
@@ -113,6 +112,20 @@ def check_rule(rule, sizes, apart, splits, device):
         torch.testing.assert_close(own, theirs, rtol=1e-4, atol=1e-4)
 
 
+def check_lists_of_several_lengths(device="cpu"):
+    """Decoding where each sequence, or each head, visits a number of tiles of its own.
+
+    Every list has tile 0 and is padded with zeros, so a program that reads on behind the end of its
+    list counts this tile again.
+    """
+    two = np.repeat([0, 1, 0], [10, 60, 26])  # the last document has two pieces
+    documents = Documents(np.stack([two, 0 * two])[:, np.newaxis])
+    heads = FirstKeys([[16, 96, 40], [3, 80, 64]])
+    for rule, of_key in ((documents, (2, 1)), (heads, (2, 3))):
+        for apart, splits in ((False, 2), (True, 5)):
+            check_rule(rule, ((2, 3), of_key, 2, 96, False), apart, splits, device)
+
+
 def check_hidden_tiles_are_not_read(device="cpu"):
     """NaN in the values of a hidden tile reaches no output and no gradient of the queries."""
     from attnbook.kernels.triton_kernels import backward, decode, forward
@@ -157,6 +170,7 @@ def check_public(device="cpu"):
 
 CHECKS = {
     "rules": check_rules,
+    "rules, lists of several lengths": check_lists_of_several_lengths,
     "rules, hidden tiles": check_hidden_tiles_are_not_read,
     "rules by name": check_public,
 }

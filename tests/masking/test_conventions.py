@@ -165,6 +165,18 @@ ERRORS = r"""
 masking.to_additive([True])
     TypeError: mask must be an array of NumPy, CuPy, PyTorch or another Array API library, got
     list
+masking.to_additive(masking.Causal())
+    TypeError: mask must be a boolean array, since this function reads no rule: pass
+    rule.dense(n_q, n_k), got Causal()
+masking.to_sdpa(~masking.Chunks(2))
+    TypeError: mask must be a boolean array, since this function reads no rule: pass
+    rule.dense(n_q, n_k), got ~Chunks(2)
+masking.to_mha(masking.Causal() & masking.SlidingWindow(3))
+    TypeError: mask must be a boolean array, since this function reads no rule: pass
+    rule.dense(n_q, n_k), got (Causal() & SlidingWindow(left=3, right=0))
+masking.from_additive(masking.Causal())
+    TypeError: mask must be an array of NumPy, CuPy, PyTorch or another Array API library, got
+    Causal
 masking.to_additive(np.ones(3, int))
     TypeError: mask must be boolean, True = may attend, got int64; it looks like a boolean mask
     stored as numbers: pass mask == 1

@@ -354,6 +354,9 @@ masking.draw([[True]])
 masking.draw(np.full((2, 2), 0.25))
     TypeError: mask must be boolean, True = may attend, got float64; numbers that are added to the
     scores go in bias=
+masking.draw(masking.Causal())
+    TypeError: mask must be a boolean array, since this function reads no rule: pass
+    rule.dense(n_q, n_k), got Causal()
 masking.draw(np.ones((1, 2, 3), bool))
     ValueError: mask must have shape (n_q, n_k), got (1, 2, 3)
 masking.draw(SQUARE, query_labels=['a'])

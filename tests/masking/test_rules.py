@@ -153,6 +153,16 @@ def test_what_a_rule_keeps_is_what_it_made():
     np.testing.assert_array_equal(rule.intervals(4, 6).dense(), rule.dense(4, 6))
 
 
+@pytest.mark.parametrize("kind", [FirstKeys, Documents])
+def test_a_rule_does_not_change_with_the_array_that_it_was_given(kind):
+    given = np.array([1, 1, 2])
+    rule = kind(given)
+    before = rule.dense(3), rule.intervals(3).dense()
+    given[:] = 3
+    for x, y in zip(before, (rule.dense(3), kind(np.array([1, 1, 2])).dense(3)), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
 def test_documents_count_their_tokens():
     rule = Documents([[4, 4, 4, 9, 9], [1, 2, 2, 1, 1]])
     np.testing.assert_array_equal(rule.positions, [[0, 1, 2, 0, 1], [0, 0, 1, 0, 1]])
@@ -332,6 +342,10 @@ Documents([0.5])
     TypeError: ids must be ints, got float64
 Documents(3)
     ValueError: ids must have shape (..., n), got ()
+Documents([[1], [2, 3]])
+    ValueError: ids must be ints in rows of one length, got others
+Documents([2**63])
+    ValueError: ids must be at most 2**63 - 1, got 9223372036854775808
 Documents.of_lengths([[1]])
     ValueError: lengths must have shape (documents,), got (1, 1)
 Documents.of_lengths([-1])

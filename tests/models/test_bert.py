@@ -79,6 +79,12 @@ def test_every_implementation_agrees(weights):
         np.testing.assert_allclose(got, bert(IDS, weights, MASK)[REAL], atol=1e-12)
 
 
+@pytest.mark.parametrize("impl", ["reference", "tiled"])
+def test_a_rule_hides_what_its_mask_hides(weights, impl):
+    got = bert(IDS, weights, masking.FirstKeys(LENGTHS), impl=impl)[REAL]
+    np.testing.assert_allclose(got, bert(IDS, weights, MASK)[REAL], atol=1e-12)
+
+
 @pytest.mark.parametrize("activation", ["relu", "gelu_new"])
 def test_options_of_the_config_are_heard(activation):
     model = tiny_models.bert(hidden_act=activation, layer_norm_eps=0.1)
@@ -111,6 +117,9 @@ bert(IDS, weights, token_types=TYPES[0])
 bert(IDS, weights, REAL)
     ValueError: mask must broadcast to (..., h, n_q, n_k) = (5, 2, 11, 11), got (5, 11);
     one row of keys per sequence is mask[:, None, None]
+bert(IDS, weights, masking.FirstKeys([1, 2]))
+    ValueError: mask must be a rule whose leading axes broadcast to those of the sequences (5,),
+    got (2,)
 MADE(TABLE, TABLE[:0], TABLE, NORM, ENCODER)
     ValueError: position_embedding must have at least 1 row, got shape (0, 14)
 MADE(TABLE, TABLE, TABLE[:, :5], NORM, ENCODER)

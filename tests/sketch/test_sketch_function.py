@@ -38,6 +38,10 @@ def test_the_function_with_one_bucket_is_attention(library):
         np.testing.assert_allclose(
             library.numpy(got), attention(query, key, value, mask), atol=1e-13
         )
+    rule = masking.FirstKeys([[4], [17]]) & masking.SlidingWindow(left=6, right=6)
+    got = sketch_attention(*arrays, rule, hash=GivenHash(everything))
+    mask = rule.dense(11, 17)
+    np.testing.assert_allclose(library.numpy(got), attention(query, key, value, mask), atol=1e-13)
 
 
 @pytest.mark.parametrize("n_q", [1, 23, 41, 60])

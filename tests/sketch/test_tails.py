@@ -12,6 +12,7 @@ from cases import DTYPES, HALF, close, every_day, need
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnbook.masking import Causal
 from attnbook.sketch import normal
 from attnbook.sketch.tails import Moments, uniform_tail
 
@@ -489,6 +490,7 @@ WRONG = [
     (lambda: sampled(delta=0.0), "delta must be above 0 and at most 0.2, got 0.0"),
     (lambda: sampled(delta=0.5), "delta must be above 0 and at most 0.2, got 0.5"),
     (lambda: sampled(unseen=ONES), "unseen must be boolean, True = may attend"),
+    (lambda: sampled(unseen=Causal()), "unseen must be a boolean array, since this function reads"),
     (
         lambda: sampled(unseen=np.ones((4, 5)) > 0),
         "unseen must broadcast to the shape",
