@@ -34,22 +34,39 @@ def is_rule(mask):
     return hasattr(mask, "intervals")
 
 
-def visible(mask, n_q, n_k, is_causal):
-    """Return a mask and `is_causal` with `Intervals` in the place of a rule; arrays stay."""
+def visible(mask, n_q, n_k, is_causal, n_leading=0):
+    """Return a mask and `is_causal` with `Intervals` in the place of a rule; arrays stay.
+
+    The leading axes of a rule are the first of the `n_leading` axes before those of the scores.
+    """
     if not hasattr(mask, "intervals"):  # as `is_rule`
         return mask, is_causal
     if mask.is_causal:
         return None, True
-    seen = mask.intervals(n_q, n_k)
+    seen = _among(mask.intervals(n_q, n_k), n_leading)
     if is_causal:  # kept, so that what kernels derive from it is made once a shape
         whole = seen
         seen = whole.made("causal", lambda: whole & Intervals.causal(n_q, n_k))
     return seen, False
 
 
+def _among(seen, n_leading):
+    """Return intervals whose leading axes are the first of so many, with axes of 1 after them."""
+    missing = n_leading - (seen.ndim - 2)
+    if seen.ndim == 2 or missing <= 0:
+        return seen
+    return seen.made(("among", missing), lambda: seen.with_axes(*[1] * missing))
+
+
 def array_of(mask, n_q, n_k, like):
     """Return the array that a rule stands for, like `like`; arrays and None stay."""
-    return mask.dense(n_q, n_k, like=like) if is_rule(mask) else mask
+    if not is_rule(mask):
+        return mask
+    made = mask.dense(n_q, n_k, like=like)
+    missing = like.ndim - made.ndim
+    if made.ndim == 2 or missing <= 0:
+        return made
+    return made[(..., *[None] * missing, slice(None), slice(None))]
 
 
 def dense(mask, like):
@@ -110,7 +127,7 @@ def check_attention(arrays, mask, bias, scale, is_causal=False):
 def check_mask(mask, query, scores_shape, name="mask", query_name="query"):
     """Raise unless `mask` is boolean, lives where `query` does and broadcasts to the scores."""
     if hasattr(mask, "intervals"):
-        mask = mask.intervals(*scores_shape[-2:])
+        mask = _among(mask.intervals(*scores_shape[-2:]), len(scores_shape) - 2)
     else:
         check_same_home(name, mask, query_name, query)
         check_boolean(mask, name)

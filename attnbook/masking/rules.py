@@ -38,7 +38,7 @@ class Rule:
     -----
     A rule is immutable, and keeps what it has made for the last few shapes, so use one rule for all
     layers and steps. Its leading axes, which `FirstKeys` and `Documents` can have, are those of the
-    sequences; all heads share it.
+    sequences, the first axes of queries and keys; all heads share it.
 
     References
     ----------
@@ -85,13 +85,18 @@ class Rule:
         TypeError, ValueError
             If a number is not an int of at least 0, or the rule has documents for fewer tokens.
         """
-        n_q, n_k = _sizes(n_q, n_k)
+        size = _sizes(n_q, n_k)
         kept: dict[tuple[int, int], Intervals] = self.__dict__.setdefault("_kept", {})
-        if (n_q, n_k) not in kept:
-            while len(kept) >= KEPT:
-                del kept[next(iter(kept))]
-            kept[n_q, n_k] = self._intervals(n_q, n_k)
-        return kept[n_q, n_k]
+        found = kept.get(size)
+        if found is None:  # two threads may both make them
+            found = self._intervals(*size)
+            for old in list(kept)[: max(0, len(kept) + 1 - KEPT)]:
+                kept.pop(old, None)
+            kept[size] = found
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: x for name, x in self.__dict__.items() if name != "_kept"}
 
     def dense(
         self, n_q: int, n_k: int | None = None, *, like: Array | None = None
@@ -133,7 +138,8 @@ class Rule:
     ) -> Callable[[Any, Any, Any, Any], Any]:
         """Return the rule as a function of PyTorch's FlexAttention.
 
-        Transformers by Hugging Face takes the same function as a mask function (`masking_utils`).
+        Transformers by Hugging Face takes the same function as a mask function (`masking_utils`);
+        it counts queries from the first key on, so give it that of n_q = n_k.
 
         Parameters
         ----------
@@ -171,7 +177,8 @@ class Rule:
             def at(x: np.ndarray, index: Any = None) -> Any:
                 own = arrays[id(x)]
                 has_batch = own.ndim > (index is not None)
-                where = (*([b] if has_batch else []), *([] if index is None else [index]))
+                sequence = b * 0 if has_batch and own.shape[0] == 1 else b
+                where = (*([sequence] if has_batch else []), *([] if index is None else [index]))
                 return own[where] if where else own  # FlexAttention has no x[()]
 
             return self.allows(q_idx + (n_k - n_q), kv_idx, at)

@@ -108,9 +108,15 @@ def attention_weights(
     array([[0.5, 0.5, 0. , 0. ]])
     """
     scale = check_attention({"query": query, "key": key}, mask, bias, scale, is_causal)
-    seen, is_causal = visible(mask, query.shape[-2], key.shape[-2], is_causal)
+    seen, is_causal = _visible(mask, query, key, is_causal)
     weights = weights_of(query, key, dense(seen, query), bias, scale, is_causal)
     return array_namespace(query).astype(weights, query.dtype, copy=False)
+
+
+def _visible(mask, query, key, is_causal):
+    """Return a mask and `is_causal` with intervals in the place of a rule."""
+    n_leading = max(query.ndim, key.ndim) - 2
+    return visible(mask, query.shape[-2], key.shape[-2], is_causal, n_leading)
 
 
 def attention(
@@ -131,7 +137,8 @@ def attention(
     Parameters
     ----------
     query, key, mask, bias, scale, is_causal
-        As in `attention_weights`. In `mask`, **True = may attend.**
+        As in `attention_weights`. In `mask`, **True = may attend.** An array broadcasts, whereas
+        the leading axes of a rule are the first axes, those of the sequences.
     value : array, shape (..., n_k, d_v)
         One row per key, of any width d_v, in the library, device and dtype of `query`.
     impl : str or callable
@@ -189,7 +196,7 @@ def attention(
     scale = check_attention(arrays, mask, bias, scale, is_causal)
     seen: Any = mask
     if hasattr(mask, "intervals"):  # a rule
-        seen, is_causal = visible(mask, query.shape[-2], key.shape[-2], is_causal)
+        seen, is_causal = _visible(mask, query, key, is_causal)
     return kernels.attention(impl, query, key, value, seen, bias, scale, is_causal)
 
 
@@ -262,7 +269,7 @@ def attention_vjp(
     arrays = {"query": query, "key": key, "value": value}
     kernels.check_impl(impl)
     scale = check_attention(arrays, mask, bias, scale, is_causal)
-    seen, is_causal = visible(mask, query.shape[-2], key.shape[-2], is_causal)
+    seen, is_causal = _visible(mask, query, key, is_causal)
     check_floats(query=query, grad_output=grad_output)
     leading = broadcast_shapes(*(tuple(x.shape[:-2]) for x in arrays.values())) or ()
     expected = (*leading, query.shape[-2], value.shape[-1])

@@ -1,5 +1,8 @@
 """Rules against loops over query and key: what they show, their tiles, and attention by them."""
 
+import pickle
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -163,6 +166,25 @@ def test_a_rule_does_not_change_with_the_array_that_it_was_given(kind):
         np.testing.assert_array_equal(x, y)
 
 
+def test_threads_may_share_a_rule_and_a_copy_is_small():
+    rule = Causal() & SlidingWindow(left=2)
+    before = len(pickle.dumps(rule))
+
+    def ask(seed):
+        for n in np.random.default_rng(seed).integers(1, 40, 300):
+            assert rule.intervals(int(n)).shape == (n, n)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(ask, range(8)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(pickle.dumps(rule)) == before
+    assert pickle.loads(pickle.dumps(rule)).intervals(3).shape == (3, 3)
+
+
 def test_documents_count_their_tokens():
     rule = Documents([[4, 4, 4, 9, 9], [1, 2, 2, 1, 1]])
     np.testing.assert_array_equal(rule.positions, [[0, 1, 2, 0, 1], [0, 0, 1, 0, 1]])
@@ -244,6 +266,23 @@ def test_attention_by_a_rule_is_attention_by_its_mask(library, way, n_q, is_caus
             np.testing.assert_allclose(library.numpy(x.grad), y, atol=1e-12)
 
 
+@pytest.mark.parametrize("heads", [2, 3])
+@pytest.mark.usefixtures("small_tiles")
+def test_the_leading_axes_of_a_rule_are_the_first(library, heads):
+    """Also where there are as many heads as sequences."""
+    rng = np.random.default_rng(0)
+    rule = Documents([[0] * 6, [0, 0, 0, 1, 1, 1]]) & FirstKeys([5, 6])
+    q, k, v = (library.array(x) for x in rng.normal(size=(3, 2, heads, 6, 4)))
+    mask = rule.dense(6, like=q)[:, None, :, :]
+    want = library.numpy(attnbook.attention(q, k, v, mask))
+    for impl in ("reference", "tiled"):
+        got = attnbook.attention(q, k, v, rule, impl=impl)
+        np.testing.assert_allclose(library.numpy(got), want, atol=1e-12)
+        got = attnbook.attention_vjp(q, k, v, v, rule, impl=impl)
+        for x, y in zip(got, attnbook.attention_vjp(q, k, v, v, mask), strict=True):
+            np.testing.assert_allclose(library.numpy(x), library.numpy(y), atol=1e-12)
+
+
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("sinks", [False, True])
@@ -267,7 +306,7 @@ def test_heads_by_a_rule_are_heads_by_its_mask(library, n_kv_heads, sinks, windo
     "rule",
     [
         (FirstKeys(1) | SlidingWindow(left=2)) & Causal(),
-        (FirstKeys([1, 4]) | Chunks(3)) & Causal(),
+        (FirstKeys([1, 4]) | Chunks(3)) & FirstKeys([8]) & Causal(),
         Documents([[0, 0, 0, 1, 1, 1, 1, 2, 2], [0] * 5 + [1] * 4]) & ~Causal(),
     ],
 )
@@ -288,8 +327,11 @@ def test_other_libraries_read_a_rule(rule, n_q):
     sdpa = torch.nn.functional.scaled_dot_product_attention
     torch.testing.assert_close(sdpa(q, k, v, attn_mask=masking.to_sdpa(mask)), ours)
     for use_vmap in (False, True):
-        theirs = sdpa_mask(
-            2, n_q, 9, mask_function=function, allow_is_causal_skip=False, use_vmap=use_vmap
+        theirs = sdpa_mask(  # which counts queries from the first key on
+            *(2, n_q, 9, 9 - n_q),
+            mask_function=rule.mask_mod(9),
+            allow_is_causal_skip=False,
+            use_vmap=use_vmap,
         )
         np.testing.assert_array_equal(theirs, np.broadcast_to(mask, (2, 1, n_q, 9)))
 
