@@ -1,7 +1,7 @@
 """Documents that share a row of tokens."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -10,6 +10,8 @@ from attnbook.arrays.array import Array
 from attnbook.arrays.intervals import Intervals
 from attnbook.arrays.lengths import ints_of, lengths_of
 from attnbook.masking.rules import KEPT, At, Rule
+
+RangesOf = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 class Documents(Rule):
@@ -33,6 +35,7 @@ class Documents(Rule):
     Notes
     -----
     A query needs as many ranges of keys as its document has pieces, one if documents are whole.
+    Documents of many pieces therefore take more memory than a mask, and more time to prepare.
 
     Examples
     --------
@@ -69,6 +72,35 @@ class Documents(Rule):
             raise ValueError(f"lengths must have shape (documents,), got {counts.shape}")
         return cls(np.repeat(np.arange(len(counts)), counts.astype(np.intp)))
 
+    def each(self, rule: Rule) -> Rule:
+        """Return what `rule` shows inside each document, if it counts from the first token there.
+
+        ``documents & FirstKeys(4)`` shows the first keys of the row to the first document alone,
+        whereas ``documents.each(FirstKeys(4))`` shows each document its own.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `rule` is not a rule, or has numbers for each sequence or token, or if a document is
+            not in one piece.
+
+        Examples
+        --------
+        >>> from attnbook.masking import Causal, FirstKeys
+        >>> Documents.of_lengths([1, 3]).each(FirstKeys(1) & Causal()).dense(4).astype(int)
+        array([[1, 0, 0, 0],
+               [0, 1, 0, 0],
+               [0, 1, 0, 0],
+               [0, 1, 0, 0]])
+        """
+        if not isinstance(rule, Rule):
+            raise TypeError(f"rule must be a masking.Rule, got {type(rule).__name__}")
+        if not counts_from_the_first(rule):
+            raise ValueError(f"rule must have no numbers for each sequence or token, got {rule}")
+        if not self.is_whole:
+            raise ValueError("documents must each be in one piece, because the rule counts in them")
+        return _Each(self, rule)
+
     @property
     def positions(self) -> Annotated[np.ndarray, "... n"]:
         """The position of each token in its document: 0, 1, 2, … from its first token on."""
@@ -99,15 +131,19 @@ class Documents(Rule):
         return (at(self.ids, position * inside) == at(self.ids, key)) & inside
 
     def _intervals(self, n_q: int, n_k: int) -> Intervals:
+        return self._of_rows(n_q, n_k, _ranges_of_documents)
+
+    def _of_rows(self, n_q: int, n_k: int, ranges_of: RangesOf) -> Intervals:
+        """Return the intervals whose ranges in each row ``ranges_of(ids)`` returns, (n_k, m)."""
         self.check_keys(n_k)
         rows = self.ids[..., :n_k].reshape(math.prod(self.leading), n_k)
-        of_row = [_ranges_of_documents(row) for row in rows]
+        of_row = [ranges_of(row) if n_k else (row[:, None], row[:, None]) for row in rows]
         m = max([starts.shape[-1] for starts, _ in of_row], default=1)
         ranges = np.full((2, len(rows), max(n_q, n_k), m), n_k, np.int64)
         before = max(n_q, n_k) - n_k  # queries that stand before all keys
-        for i, (starts, stops) in enumerate(of_row):
-            ranges[0, i, before:, : starts.shape[-1]] = starts
-            ranges[1, i, before:, : stops.shape[-1]] = stops
+        for i, both in enumerate(of_row):
+            for of_all, own in zip(ranges[:, i, before:], both, strict=True):
+                of_all[:, : own.shape[-1]] = own
         starts, stops = ranges[:, :, ranges.shape[2] - n_q :].reshape(2, *self.leading, n_q, m)
         return Intervals(starts, stops, n_k)
 
@@ -125,13 +161,53 @@ class Documents(Rule):
         return f"Documents({self.ids.tolist() if self.ids.size <= KEPT else self.ids.shape})"
 
 
+def counts_from_the_first(rule: Rule) -> bool:
+    """Say whether a rule is one for all sequences, so that it may count from any token on."""
+    return all(x.ndim == 0 for x in rule.arrays())
+
+
+class _Each(Rule):
+    """A rule inside each document, which counts from the first token there."""
+
+    def __init__(self, documents: Documents, rule: Rule):
+        self.documents, self.rule, self.leading = documents, rule, documents.leading
+        self.positions = documents.positions
+
+    def allows(self, position: Any, key: Any, at: At) -> Any:
+        own = at(self.positions, position * (position >= 0)), at(self.positions, key)
+        return self.documents.allows(position, key, at) & self.rule.allows(*own, at)
+
+    def _intervals(self, n_q: int, n_k: int) -> Intervals:
+        return self.documents._of_rows(n_q, n_k, self._ranges_of)
+
+    def _ranges_of(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        firsts, ends = _pieces(ids)
+        own = [self.rule.intervals(n) for n in (ends - firsts).tolist()]
+        starts, stops = np.full((2, len(ids), max(x.starts.shape[-1] for x in own)), len(ids))
+        for first, end, x in zip(firsts, ends, own, strict=True):
+            starts[first:end, : x.starts.shape[-1]] = x.starts + first
+            stops[first:end, : x.starts.shape[-1]] = x.stops + first
+        return starts, stops
+
+    def arrays(self) -> list[np.ndarray]:
+        return [*self.documents.arrays(), self.positions, *self.rule.arrays()]
+
+    def check_keys(self, n_k: int) -> None:
+        self.documents.check_keys(n_k)
+
+    def __repr__(self) -> str:
+        return f"{self.documents}.each({self.rule})"
+
+
+def _pieces(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return where the pieces of documents begin and end, in a row of at least one token."""
+    firsts = np.flatnonzero(np.concatenate([[True], ids[1:] != ids[:-1]]))
+    return firsts, np.append(firsts[1:], len(ids))
+
+
 def _ranges_of_documents(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return for each token the ranges of keys of its document, two arrays (n, m)."""
-    n = len(ids)
-    if not n:
-        return np.empty((0, 1), np.int64), np.empty((0, 1), np.int64)
-    firsts = np.flatnonzero(np.concatenate([[True], ids[1:] != ids[:-1]]))
-    ends = np.append(firsts[1:], n)
+    n, (firsts, ends) = len(ids), _pieces(ids)
     _, document = np.unique(ids[firsts], return_inverse=True)  # of each piece
     order = np.argsort(document, kind="stable")
     counts = np.bincount(document)

@@ -46,6 +46,7 @@ class Rule:
 
     Examples
     --------
+    >>> from attnbook.masking import Causal, FirstKeys, SlidingWindow
     >>> rule = (FirstKeys(1) | SlidingWindow(left=1)) & Causal()
     >>> rule.dense(5).astype(int)
     array([[1, 0, 0, 0, 0],
@@ -130,7 +131,9 @@ class Rule:
         def at(x: np.ndarray, index: Any = None) -> Any:
             return x[..., np.newaxis, np.newaxis] if index is None else x[..., index]
 
-        seen = self.allows(position, np.arange(n_k)[np.newaxis], at)
+        seen: Any = np.zeros((n_q, n_k), bool)
+        if seen.size:
+            seen = self.allows(position, np.arange(n_k)[np.newaxis], at)
         return placed(np.broadcast_to(seen, (*self.leading, n_q, n_k)).copy(), like)
 
     def mask_mod(
@@ -161,6 +164,7 @@ class Rule:
 
         Examples
         --------
+        >>> from attnbook.masking import SlidingWindow
         >>> seen = SlidingWindow(left=1).mask_mod(4)
         >>> seen(0, 0, 2, 1), seen(0, 0, 3, 1)
         (True, False)

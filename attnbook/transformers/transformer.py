@@ -13,7 +13,7 @@ from attnbook.arrays.attention_arguments import is_rule
 from attnbook.arrays.lengths import placed
 from attnbook.arrays.weights import check_part
 from attnbook.kernels import REFERENCE, Impl, check_impl
-from attnbook.masking.documents import Documents
+from attnbook.masking.documents import Documents, counts_from_the_first
 from attnbook.masking.ranges import FirstKeys
 from attnbook.multi_head.attention import KeysAndValues
 from attnbook.multi_head.masks import array_for_heads, check_head_mask
@@ -120,7 +120,7 @@ def joined(mask: Any, documents: Documents | None) -> Any:
     if mask is None or documents is None:
         return mask if documents is None else documents
     if is_rule(mask):
-        return mask & documents
+        return documents.each(mask) if counts_from_the_first(mask) else mask & documents
     n = documents.ids.shape[-1]
     return mask & array_for_heads(documents, n, n, mask)
 
@@ -180,7 +180,8 @@ def transformer(
         during training (claim 15).
     documents : masking.Documents, optional
         The documents that share each row of the target of a decoder-only model (packed sequences):
-        a token attends only to its own document, and positions begin anew with each document.
+        a token attends only to its own document, and positions begin anew with each document. So
+        does a rule in `target_mask`, unless it has numbers for each sequence or token.
     drop : callable, optional
         As in `encoder_layer`; also applied to both embeddings.
     impl : str or callable

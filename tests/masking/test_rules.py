@@ -185,6 +185,30 @@ def test_threads_may_share_a_rule_and_a_copy_is_small():
     assert pickle.loads(pickle.dumps(rule)).intervals(3).shape == (3, 3)
 
 
+@settings(max_examples=60)
+@given(RULES.filter(lambda pair: not pair[0].leading), st.lists(COUNTS, max_size=4), SIZES)
+def test_each_document_has_a_rule_of_its_own(pair, lengths, n_q):
+    rule, sees = pair
+    if any(isinstance(x, Documents) for x in leaves_of_rule(rule)):
+        return
+    own = Documents.of_lengths(lengths).each(rule)
+    n = sum(lengths)
+    want, first = np.zeros((n, n), bool), 0
+    for length in lengths:
+        for i, j in np.ndindex(length, length):
+            want[first + i, first + j] = sees(0, i, j)
+        first += length
+    want = np.concatenate([np.zeros((n_q, n), bool), want])[n:]  # some stand before all keys
+    np.testing.assert_array_equal(own.dense(n_q, n), want)
+    np.testing.assert_array_equal(own.intervals(n_q, n).dense(), want)
+    check_function(own, want)
+
+
+def leaves_of_rule(rule):
+    parts = [x for x in vars(rule).values() if isinstance(x, Rule)]
+    return [leaf for part in parts for leaf in leaves_of_rule(part)] or [rule]
+
+
 def test_documents_count_their_tokens():
     rule = Documents([[4, 4, 4, 9, 9], [1, 2, 2, 1, 1]])
     np.testing.assert_array_equal(rule.positions, [[0, 1, 2, 0, 1], [0, 0, 1, 0, 1]])
@@ -368,6 +392,13 @@ def heads(rule):
 
 
 ERRORS = """
+Documents([0, 1]).each(3)
+    TypeError: rule must be a masking.Rule, got int
+Documents([0, 1]).each(Causal() & FirstKeys([1, 1]))
+    ValueError: rule must have no numbers for each sequence or token, got (Causal() &
+    FirstKeys([1, 1]))
+Documents([0, 1, 0]).each(Causal())
+    ValueError: documents must each be in one piece, because the rule counts in them
 SlidingWindow(left=-1)
     ValueError: left must be at least 0, got -1
 SlidingWindow(left=1.0)

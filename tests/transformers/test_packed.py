@@ -11,7 +11,7 @@ import attnbook
 from attnbook import TransformerWeights, data, nn, training
 from attnbook.kernels import tiled
 from attnbook.linear_attention.layers import LinearAttentionWeights
-from attnbook.masking import Causal, Documents, SlidingWindow
+from attnbook.masking import Causal, Chunks, Documents, FirstKeys, SlidingWindow
 from attnbook.positions import Alibi, RelativeBias, Rotary
 from attnbook.training.loss import cross_entropy
 
@@ -50,7 +50,10 @@ def small_tiles(monkeypatch):
     monkeypatch.setattr(tiled, "COLUMNS", 5)
 
 
-@pytest.mark.parametrize("mask", [None, SlidingWindow(left=2), "array"])
+FROM_THE_FIRST = FirstKeys(1) | (Chunks(3) & SlidingWindow(left=1))
+
+
+@pytest.mark.parametrize("mask", [None, SlidingWindow(left=2), FROM_THE_FIRST, "array"])
 @pytest.mark.parametrize("impl", ["reference", "naive", "tiled"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_packed_texts_are_the_texts_alone(library, kind, impl, mask):
@@ -143,7 +146,7 @@ def test_gradients_of_pytorch_are_those_by_hand(kind, impl):
         np.testing.assert_allclose(own[name].grad.numpy(), x, atol=1e-12, err_msg=name)
 
 
-@pytest.mark.parametrize("rule", [None, SlidingWindow(left=2)])
+@pytest.mark.parametrize("rule", [None, SlidingWindow(left=2), FROM_THE_FIRST])
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_training_on_packed_texts_is_training_on_the_texts(accumulate, rule):
     rows = [row for seed in range(4) for row in texts(seed) if len(row) > 1]
