@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import numpy as np
 from array_api_compat import device
 
-from attnbook.arrays.arguments import check_array, check_int
+from attnbook.arrays.arguments import check_array, check_floats, check_int
 from attnbook.arrays.array import Array, array_namespace
 from attnbook.decoding.kv_cache import KVCache, gather
 from attnbook.kernels import REFERENCE, Impl
@@ -81,8 +81,9 @@ class PagedCache(KVCache):
     the page (**copy on write**). In this way many texts share one prompt, and beams share their
     beginnings.
 
-    Pass one as ``cache=`` to any decoding function. Texts of different lengths have caches of their
-    own, which share one pool of pages.
+    Pass one as ``cache=`` to any decoding function. All sequences of a cache have one length. Texts
+    of different lengths have caches of their own, which share one pool of pages; call `free` when a
+    text has ended, since a cache that is merely forgotten keeps its pages.
 
     Parameters
     ----------
@@ -227,7 +228,17 @@ class PagedCache(KVCache):
         return n + m
 
     def _start(self, layer, keys, values):
-        """Begin a layer."""
+        """Begin a layer, whose pages the pool may have already, for another cache."""
+        for name, x, pages in zip(
+            ("keys", "values"), (keys, values), self._pool.layers.get(layer, ()), strict=False
+        ):
+            check_floats(**{"the pages of the pool": pages, name: x})
+            got, expected = (x.shape[-3], x.shape[-1]), (pages.shape[1], pages.shape[-1])
+            if got != expected:
+                raise ValueError(
+                    f"{name} must have {expected[0]} heads of width {expected[1]}, as the pages of "
+                    f"the pool, got {got[0]} of width {got[1]}"
+                )
         if self._sequences is None:
             self._sequences = tuple(keys.shape[:-3])
             self._table = np.zeros((int(np.prod(self._sequences)), 0), np.int64)
@@ -242,9 +253,9 @@ class PagedCache(KVCache):
         pool, table = self._pool, self._table
         first, listed = n // self.size, table.shape[1]
         if total > n and first < listed:
-            table = table.copy()
-            for column in range(first, min(listed, -(-total // self.size))):
-                table[:, column] = pool.own(table[:, column])
+            table, columns = table.copy(), slice(first, -(-total // self.size))
+            written = table[:, columns]
+            table[:, columns] = pool.own(written.reshape(-1)).reshape(written.shape)
             self._table = table
         more = -(-total // self.size) - listed
         if more > 0:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from attnbook.data.batches import Batch
+from attnbook.masking.ranges import FirstKeys
 from attnbook.training import checkpoints
 from attnbook.training.replicas import Replicas
 from attnbook.training.schedules import learning_rate
@@ -180,7 +181,7 @@ def predict(model, batch, device, precision, rule=None):
     if not is_full and documents is None:
         target_mask = mask[:, None, None]
         if rule is not None:
-            target_mask = target_mask & rule.dense(mask.shape[1], like=mask)
+            target_mask = rule & FirstKeys(batch.label_mask.sum(1))
     packed = {} if documents is None else {"documents": documents}
     half = HALF.get(precision)
     with torch.autocast(device.type, dtype=half or torch.bfloat16, enabled=half is not None):

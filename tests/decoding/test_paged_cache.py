@@ -241,6 +241,23 @@ def test_the_pool_grows_seldom_and_counts_its_bytes():
     assert sizes == {1, 2, 4, 8, 16, 32, 64}
 
 
+def test_a_fork_that_finds_no_room_changes_nothing():
+    """Not even where it writes into several shared pages, of which some would still fit."""
+    cache = PagedCache(4, max_pages=3)
+    keys = np.arange(8.0).reshape(1, 1, 8, 1)
+    cache.append(0, keys, keys)
+    other = cache.fork()
+    users = cache._pool.users.copy()
+    with pytest.raises(ValueError, match=r"^max_pages must be at least 4"):
+        other.append(1, keys, keys)
+    np.testing.assert_array_equal(cache._pool.users, users)
+    other.free()
+    late = cache.fork(0)
+    late.append(0, keys[:, :, :4] + 9, keys[:, :, :4])
+    np.testing.assert_array_equal(cache.keys(0), keys)
+    assert cache.n_pages == 3
+
+
 ERRORS = """
 PagedCache(0)
     ValueError: size must be at least 1, got 0
@@ -256,6 +273,12 @@ filled().append(1, np.ones((3, 1, 3, 4)), np.ones((3, 1, 3, 7)))
     ValueError: keys must be of sequences (2,), got (3,)
 filled().append(1, torch.ones(2, 1, 3, 4, requires_grad=True), torch.ones(2, 1, 3, 7))
     ValueError: keys must need no gradient: decode under torch.no_grad()
+filled().fork(0).append(0, np.ones((1, 1, 3, 5), np.float32), np.ones((1, 1, 3, 7), np.float32))
+    TypeError: keys must have the dtype of the pages of the pool (float64), got float32
+filled().fork(0).append(0, torch.ones((1, 1, 3, 5)).double(), torch.ones((1, 1, 3, 7)).double())
+    TypeError: keys must be an array of the same library as the pages of the pool (numpy), got torch
+filled().fork(0).append(0, np.ones((1, 1, 3, 5)), np.ones((1, 1, 3, 1)))
+    ValueError: values must have 1 heads of width 7, as the pages of the pool, got 1 of width 1
 filled().fork(4)
     ValueError: n must be from 0 to 3, the tokens of the cache, got 4
 filled().fork(1.0)
