@@ -4,7 +4,8 @@ Measures B = 1, h = 2, d = 64, self-attention, forward. SDPA is given the dense 
 order `is_causal` too; FlexAttention, compiled, its blocks; ours a rule. Masks, blocks and what
 rules keep are made before the clock starts. `mask_bytes` is what the mask itself takes, `visible`
 the share of all scores that it shows. Errors are those of 64 queries, the first and the last among
-them.
+them. `making` says how long masks, blocks and rules take to make, each anew, and `documents` what
+SDPA does with one document after another, without a mask.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from benchmarks.tables import Tables, steps
 HEADS, WIDTH = 2, 64
 SIZES = (4096, 8192, 16384, 32768, 65536, 131072)
 QUICK_SIZES = (256, 1024)
+PREPARED = (4096, 32768, 131072)
 DTYPES = {"cpu": ("float32",), "cuda": ("bfloat16",)}
 WINDOW = 1024  # tokens that a query of the sliding window sees, itself among them
 DOCUMENT = 2048  # tokens of a document, in the mean
@@ -44,6 +46,10 @@ def measure(device: str, *, quick: bool, tables: Tables) -> None:
     sizes = QUICK_SIZES if quick else SIZES
     found = steps(timings, device, sizes, DTYPES[device], quick=quick, power=1)  # see `MOST`
     tables.measure("rows", found, "implementation", "mask", "library")
+    for name, table in (("making", makings), ("documents", by_document)):
+        some = sizes if quick else PREPARED
+        found = steps(table, device, some, DTYPES[device][:1], quick=quick)
+        tables.measure(name, found, "implementation", "mask")
 
 
 def timings(device: str, dtype: str, n: int, *, quick: bool) -> list[dict[str, Any]]:
@@ -75,6 +81,71 @@ def timings(device: str, dtype: str, n: int, *, quick: bool) -> list[dict[str, A
             candidates, device, about=size, baseline=baseline, quick=quick, pace=pace
         )
     return found
+
+
+def makings(device: str, dtype: str, n: int, *, quick: bool) -> list[dict[str, Any]]:
+    """Return a row for what each implementation needs before it attends to `n` tokens."""
+    found = []
+    for mask in ("window", "documents"):
+        candidates = []
+        for implementation, make in _preparations(device, mask, n):
+            about = {"implementation": implementation, "mask": mask, "library": "torch"}
+            candidates.append(harness.Candidate(about, make, lambda made: {}))
+        found += harness.rows(
+            candidates,
+            device,
+            about={"dtype": dtype, "n": n},
+            baseline={"implementation": FLEX},
+            quick=quick,
+            pace=harness.Pace(3, harness.QUICK_SLICE_SECONDS, LONG, 1, most=MOST),
+            memory=lambda run, library, device: None,
+        )
+    return found
+
+
+def _preparations(device: str, mask: str, n: int) -> Iterator[tuple[str, Run]]:
+    yield "rule", lambda: rules(n)[mask].intervals(n)
+    if "torch" in inputs.libraries(device):
+        import torch
+        from torch.nn.attention.flex_attention import create_block_mask
+
+        if n <= MOST_DENSE:
+            like = torch.empty(0, device=device)
+            yield SDPA, lambda: rules(n)[mask].dense(n, like=like)
+        torch.compiler.reset()
+        compiled = torch.compile(create_block_mask)
+        function = rules(n)[mask].mask_mod(n, device=device)
+        yield FLEX, lambda: compiled(function, None, None, n, n, device=device)
+
+
+def by_document(device: str, dtype: str, n: int, *, quick: bool) -> list[dict[str, Any]]:
+    """Return rows of documents side by side by a rule, and of one after another by SDPA."""
+    drawn = inputs.draw(n, (1, HEADS, n, WIDTH))
+    rounded, moved = next(
+        (rounded, moved)
+        for library, rounded, moved in inputs.everywhere(drawn, device, dtype)
+        if library == ("torch" if "torch" in inputs.libraries(device) else "numpy")
+    )
+    compare, _ = _errors("documents", n, **rounded)
+    rule = rules(n)["documents"]
+    runs = {name: run for name, _, run in _ours(device, "documents", rule, **moved)}
+    if "torch" in inputs.libraries(device):
+        runs[f"{SDPA}, by document"] = partial(_by_document, lengths(n), **moved)
+    candidates = []
+    for name, run in runs.items():
+        about = {"implementation": name, "mask": "documents", "library": "torch"}
+        candidates.append(harness.Candidate(about, run, compare))
+    baseline = {"implementation": f"{SDPA}, by document"}
+    about = {"dtype": dtype, "n": n}
+    return harness.rows(candidates, device, about=about, baseline=baseline, quick=quick)
+
+
+def _by_document(lengths: list[int], query: Any, key: Any, value: Any) -> Any:
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention
+
+    parts = zip(*(x.split(lengths, dim=-2) for x in (query, key, value)), strict=True)
+    return torch.cat([scaled_dot_product_attention(*x, is_causal=True) for x in parts], dim=-2)
 
 
 def rules(n: int) -> dict[str, masking.Rule]:

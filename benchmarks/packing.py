@@ -1,9 +1,10 @@
 """Packed against padded batches: tokens per second of a forward pass and of a training step.
 
-The texts have lengths from a log-normal distribution, at most `LENGTH`. Both kinds of batch hold
-all of them: the padded one has a text in each row, in the order of their lengths, and as many rows
-in a batch as make about as many tokens as a packed batch has. `tokens` are those of the texts, and
-`slots` are all tokens that the model reads, padding included.
+The texts have lengths from a log-normal distribution, at most `LENGTH`, and each kind of batch
+holds all of them in as many batches. Padded ones have a text in each row, and as many texts in each
+batch, in random order or in that of their lengths, which needs the least padding that there can be,
+but makes batches of texts that are alike. `tokens` are those of the texts, and `slots` are all
+tokens that the model reads, padding included.
 """
 
 from functools import partial
@@ -21,7 +22,9 @@ SIZES = {"d_model": 128, "n_heads": 4, "d_ff": 512, "n_layers": 2}
 KNOWN = 512
 TEXTS, QUICK_TEXTS = 256, 12
 LENGTH, ROWS = 512, 8
-IMPLS = ("reference", "tiled", "packed")
+IMPLS = ("reference", "packed")
+BY_LENGTH = "padded, by length"
+MOST = 20.0  # seconds of a candidate
 
 
 def measure(device: str, *, quick: bool, tables: Tables) -> None:
@@ -53,7 +56,7 @@ def timings(device: str, *, quick: bool) -> list[dict[str, Any]]:
 
     alone = nn.Transformer(weights.to(dtype="float64"))
     with torch.no_grad():
-        expected = sum(float(summed(alone, b)) for b in both(texts)["padded"])
+        expected = sum(float(summed(alone, b)) for b in every(texts)[BY_LENGTH])
 
     def compare(output):
         """Return how far the summed loss is from that of the padded batches in float64."""
@@ -61,7 +64,7 @@ def timings(device: str, *, quick: bool) -> list[dict[str, Any]]:
         return {"max_abs": difference, "relative": difference / expected}
 
     candidates = []
-    for kind, batches in both(texts).items():
+    for kind, batches in every(texts).items():
         slots = sum(batch.inputs.size for batch in batches)
         for impl in IMPLS:
             model = nn.Transformer(weights, impl=impl)
@@ -86,9 +89,16 @@ def timings(device: str, *, quick: bool) -> list[dict[str, Any]]:
     found = []
     for name in ("forward", "training step"):
         some = [c for c in candidates if c.about["pass"] == name]
-        base = {"batch": "padded", "implementation": IMPLS[0]}
+        base = {"batch": BY_LENGTH, "implementation": IMPLS[0]}
         about = {"dtype": "float32", "n": LENGTH}
-        found += harness.rows(some, device, about=about, baseline=base, quick=quick)
+        found += harness.rows(
+            some,
+            device,
+            about=about,
+            baseline=base,
+            quick=quick,
+            pace=harness.Pace(harness.rounds(quick), harness.SLICE_SECONDS[device], most=MOST),
+        )
     for row in found:
         if row["seconds"] is not None:
             row["tokens_per_second"] = tokens / row["seconds"]["median"]
@@ -102,12 +112,15 @@ def drawn(n: int) -> list[np.ndarray]:
     return [rng.integers(KNOWN, size=length) for length in lengths]
 
 
-def both(texts: list[np.ndarray]) -> dict[str, list[Any]]:
-    """Return the batches of an epoch of both kinds."""
+def every(texts: list[np.ndarray]) -> dict[str, list[Any]]:
+    """Return the batches of an epoch of every kind."""
     marks: Any = {"start": None, "stop": None}
     packed = PackedBatches(texts, 1, LENGTH, **marks)
     packed = PackedBatches(texts, min(ROWS, len(packed)), LENGTH, **marks)
     size = -(-len(texts) // len(packed))
-    padded = Batches(None, texts, size, pool=len(packed), **marks)
-    found = {"padded": padded, "packed": packed}
+    found: dict[str, Any] = {
+        "padded, random": Batches(None, texts, size, pool=1, **marks),
+        BY_LENGTH: Batches(None, texts, size, pool=len(packed), **marks),
+        "packed": packed,
+    }
     return {kind: [batches(i) for i in range(len(batches))] for kind, batches in found.items()}

@@ -1,10 +1,11 @@
 """Decoding from pages: 64 texts of mixed lengths, beside contiguous keys and the read bandwidth.
 
 Each text has one query per head, and pages of 16 tokens lie in random order. `read` adds up as many
-numbers as there are keys and values, which says how fast the machine reads. `packed` gets the keys
-of each text in one piece, one call per text, and SDPA gets all texts padded to the longest, with a
-mask. `n` counts the tokens of all texts, and `gb_per_second` their keys and values, without padding
-and free slots. `of_bandwidth` is their share of what `read` reads a second.
+numbers as there are keys and values, which says how fast the machine reads. With a page as long as
+the longest text, the same loop reads each text in one piece, so that the difference is what pages
+cost. `packed` and SDPA also get each text in one piece, in one call per text, and SDPA all texts
+padded to the longest, with a mask. `n` counts the tokens of all texts, and `gb_per_second` their
+keys and values, without padding and free slots. `of_bandwidth` is their share of what `read` reads.
 """
 
 import importlib.util
@@ -24,7 +25,8 @@ LENGTHS, QUICK_LENGTHS = (64, 2048), (5, 40)
 GROUPS = (1, 4)
 IMPLS = ("packed",)
 BASELINE = {"implementation": "read"}
-SDPA = "SDPA, padded"
+SDPA, ONE_PAGE = "SDPA, padded", "paged, a page per text"
+ONE_BY_ONE = "packed, text by text", "SDPA, text by text"
 
 
 def measure(device: str, *, quick: bool, tables: Tables) -> None:
@@ -58,9 +60,13 @@ def timings(device: str, group: int, *, quick: bool) -> list[dict[str, Any]]:
         for impl in IMPLS:
             run = partial(decoding.paged_attention, *arguments, impl=impl)
             candidates.append(_candidate(f"paged, {impl}", "numpy", run, expected))
+        run = partial(decoding.paged_attention, query, *_one_page(texts, lengths), impl="packed")
+        candidates.append(_candidate(ONE_PAGE, "numpy", run, expected))
         run = partial(_one_by_one, query, texts)
-        candidates.append(_candidate("packed, in one piece", "numpy", run, expected))
+        candidates.append(_candidate(ONE_BY_ONE[0], "numpy", run, expected))
     if "torch" in inputs.libraries(device):
+        run = _sdpa_one_by_one(query, texts)
+        candidates.append(_candidate(ONE_BY_ONE[1], "torch", run, expected))
         run = _sdpa(query, texts, lengths)
         candidates.append(_candidate(SDPA, "torch", run, expected))
     about = {"dtype": "float32", "group": group, "n": int(lengths.sum())}
@@ -112,13 +118,33 @@ def _one_by_one(query, texts):
     return np.stack(rows).reshape(query.shape)
 
 
+def _one_page(texts, lengths):
+    """Return keys, values, table and lengths of texts that have one page each."""
+    pages = np.zeros((2, TEXTS, KV_HEADS, lengths.max(), WIDTH), np.float32)
+    for i, (pair, n) in enumerate(zip(texts, lengths, strict=True)):
+        pages[:, i, :, :n] = pair
+    return *pages, np.arange(TEXTS)[:, np.newaxis], lengths
+
+
+def _sdpa_one_by_one(query, texts):
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention
+
+    arrays = [
+        [move(x, "torch")[None] for x in (q, k, v)] for q, (k, v) in zip(query, texts, strict=True)
+    ]
+
+    def run():
+        return torch.cat([scaled_dot_product_attention(*x, enable_gqa=True) for x in arrays])
+
+    return run
+
+
 def _sdpa(query, texts, lengths):
     import torch
     from torch.nn.functional import scaled_dot_product_attention
 
-    padded = np.zeros((2, TEXTS, KV_HEADS, lengths.max(), WIDTH), np.float32)
-    for i, (pair, n) in enumerate(zip(texts, lengths, strict=True)):
-        padded[:, i, :, :n] = pair
+    *padded, _, _ = _one_page(texts, lengths)
     mask = torch.from_numpy(np.arange(lengths.max()) < lengths[:, None])[:, None, None, :]
     arrays = (move(x, "torch") for x in (query, *padded))
     return partial(scaled_dot_product_attention, *arrays, attn_mask=mask, enable_gqa=True)

@@ -759,7 +759,7 @@ def test_packed_and_padded_batches_have_one_loss():
     assert len(rows) == 12
     assert len({row["tokens"] for row in rows}) == 1
     slots = {row["batch"]: row["slots"] for row in rows}
-    assert slots["packed"] <= slots["padded"]
+    assert slots["packed"] <= slots[packing.BY_LENGTH] <= slots["padded, random"]
     for row in rows:
         assert row["relative"] < 1e-6
         assert row["tokens_per_second"] > 0
@@ -815,7 +815,8 @@ def check_rows(rows, baseline, tolerance):
 def test_paged_measures_pages_beside_one_piece():
     pytest.importorskip("numba")
     rows = paged.timings("cpu", 2, quick=True)
-    names = ["read", "paged, packed", "packed, in one piece", paged.SDPA]
+    names = ["read", "paged, packed", *paged.ONE_BY_ONE, paged.SDPA]
+    names.insert(2, paged.ONE_PAGE)
     assert [row["implementation"] for row in rows] == names
     assert all(row["relative"] < 1e-5 for row in rows[1:])
     assert all(row["of_bandwidth"] > 0 < row["gb_per_second"] for row in rows)
@@ -841,6 +842,21 @@ def test_masking_measures_every_mask():
     assert visible["causal"] == pytest.approx(67 * 68 / 2 / 67**2)
     assert visible["window"] == pytest.approx((67 * 3 - 3) / 67**2)
     assert all(row["relative"] < 1e-5 for row in rows if row["seconds"])
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("table", [masking.makings, masking.by_document])
+def test_masking_measures_what_comes_before_and_documents_alone(table):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    pytest.importorskip("numba")
+    rows = table("cpu", "float32", 67, quick=True)
+    assert all(row["seconds"] for row in rows)
+    names = {row["implementation"] for row in rows}
+    if table is masking.makings:
+        assert names == {"rule", masking.SDPA, masking.FLEX}
+    else:
+        assert names == {"tiled", "packed", f"{masking.SDPA}, by document"}
+        assert all(row["relative"] < 1e-5 for row in rows)
 
 
 @pytest.mark.usefixtures("tiny")
