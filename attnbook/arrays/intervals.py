@@ -2,8 +2,8 @@
 
 Causal order, windows, documents, prefixes and chunks let a query see one range of keys or a few, so
 a row of n_k booleans says the same as the ends of these ranges. `attnbook.masking.Rule` makes
-them, and the kernels in `kernels.READ_RANGES` read them: they skip what no query sees, do not mask what all
-queries see, and hold no array of n_q · n_k numbers.
+them, and the kernels in `kernels.READ_RANGES` read them: they skip what no query sees, do not mask
+what all queries see, and hold no array of n_q · n_k numbers.
 """
 
 from typing import Any

@@ -8,8 +8,8 @@ one new query (n_q = 1) is the last token.
 
 A mask costs O(n_q n_k) time and one byte per pair of query and key; a sliding window needs three
 bytes per pair while it is made. A rule goes wherever a mask goes, as ``attention(…, mask=rule)``.
-The reference makes the mask of it, whereas the kernels in `kernels.READ_RANGES` hold no array of n_q n_k
-numbers and skip what the rule hides.
+The reference makes the mask of it, whereas the kernels in `kernels.READ_RANGES` hold no array of
+n_q n_k numbers and skip what the rule hides.
 
 `to_…` and `from_…` convert to and from what other libraries expect.
 """

@@ -23,8 +23,8 @@ class Rule:
     A rule without numbers of tokens, such as ``Causal()``, serves every n_q and n_k. Combinations
     say what has no rule of its own:
 
-    - ``SlidingWindow(left=1023)``: a window of 1,024 keys, the own one included;
-    - ``(FirstKeys(4) | SlidingWindow(left=1023)) & Causal()``: the same with 4 attention sinks;
+    - ``(FirstKeys(4) | SlidingWindow(left=1023)) & Causal()``: 4 attention sinks and a window of
+      1,024 keys, the own one included;
     - ``FirstKeys(n) | Causal()``: the prefix mask;
     - ``Documents.of_lengths(lengths) & Causal()``: texts that are packed into one row;
     - ``Chunks(size) & Causal()``: chunked attention.
