@@ -46,6 +46,7 @@ class Rule:
 
     Examples
     --------
+    >>> from attnbook.masking import Causal, FirstKeys, SlidingWindow
     >>> rule = (FirstKeys(1) | SlidingWindow(left=1)) & Causal()
     >>> rule.dense(5).astype(int)
     array([[1, 0, 0, 0, 0],
@@ -155,6 +156,7 @@ class Rule:
 
         Examples
         --------
+        >>> from attnbook.masking import SlidingWindow
         >>> seen = SlidingWindow(left=1).mask_mod(4)
         >>> seen(0, 0, 2, 1), seen(0, 0, 3, 1)
         (True, False)
