@@ -40,6 +40,13 @@ def product(x, y, PRECISION: tl.constexpr):
     return tl.sum(tl.dot(x, y, input_precision=PRECISION), 0)
 
 
+@triton.jit
+def state_at(head, features, columns, d_k, d_v):
+    """Return where the state of a head lies, (parts, features, columns), and what of it exists."""
+    places = head * d_k * d_v + features[:, :, None] * d_v + columns[None, None, :]
+    return places, (features < d_k)[:, :, None] & (columns < d_v)[None, None, :]
+
+
 @triton.jit(do_not_specialize=["n"])
 def chunk_kernel(
     queries,
@@ -66,8 +73,7 @@ def chunk_kernel(
     features = tl.arange(0, PARTS)[:, None] * D_K + tl.arange(0, D_K)[None, :]
     columns = tl.program_id(0) % programs * D_V + tl.arange(0, D_V)
     known, shown = features < d_k, columns < d_v
-    places = head * d_k * d_v + features[:, :, None] * d_v + columns[None, None, :]
-    of_state = known[:, :, None] & shown[None, None, :]
+    places, of_state = state_at(head, features, columns, d_k, d_v)
     state = tl.load(states + places, mask=of_state, other=0.0)
     for start in range(0, n, LENGTH):
         token = head * n + start + rows
@@ -104,6 +110,10 @@ def chunk_kernel(
         left = turned * tl.exp(total - g)[None, None, :]
         written = tl.broadcast_to(written[None, :, :], (PARTS, LENGTH, D_V))
         state = tl.exp(total) * state + tl.dot(left, written, input_precision=PRECISION)
+    # Program 0 is the only one along axis 1, which the compiler does not know. Therefore, it makes
+    # the addresses again and does not keep them in registers from the first to the last chunk.
+    again = tl.program_id(1)
+    places, of_state = state_at(head + again, features + again, columns, d_k, d_v)
     tl.store(states + places, state, mask=of_state)
 
 

@@ -150,7 +150,7 @@ RANGES_IN_REGISTERS = {
         {4: {"block_k": 32}, 8: {"block_k": 16}},
     ),
     "keys": (
-        {4: {"block_q": 32, "block_k": 64, "warps": 8}},
+        {4: {"block_q": 16, "block_k": 128, "warps": 8}},
         {4: {"block_q": 32}},
         {4: {"block_q": 16}},
     ),
