@@ -60,15 +60,17 @@ SINGLE = {
         {0: Tile(0, 32, 8, 1, 255, apart=False)},
     ),
 }
+WIDE_SINGLE = {
+    0: Tile(16, 16, 4, 1, 255, apart=False),
+    MASKED: Tile(16, 16, 8, 1, 128, apart=False),
+    BIASED: Tile(16, 16, 4, 1, 255, apart=False),
+}
 SINGLE_BY_POINTER = SINGLE | {
     "forward": (
         *({0: Tile(16, 32, 4, 1, 255, apart=False)},) * 2,
-        {
-            0: Tile(16, 16, 4, 1, 255, apart=False),
-            MASKED: Tile(16, 16, 8, 1, 128, apart=False),
-        },
+        WIDE_SINGLE,
     ),
-    "queries": ({0: Tile(16, 16, 4, 1, 255, apart=False)},) * 3,
+    "queries": (*({0: Tile(16, 16, 4, 1, 255, apart=False)},) * 2, WIDE_SINGLE),
     "decode": (
         *({0: Tile(0, 32, 4, 1, 255, apart=False)},) * 2,
         {0: Tile(0, 32, 8, 1, 255, apart=False)},
