@@ -60,17 +60,16 @@ SINGLE = {
         {0: Tile(0, 32, 8, 1, 255, apart=False)},
     ),
 }
-WIDE_SINGLE = {
-    0: Tile(16, 16, 4, 1, 255, apart=False),
-    MASKED: Tile(16, 16, 8, 1, 128, apart=False),
-    BIASED: Tile(16, 16, 4, 1, 255, apart=False),
-}
 SINGLE_BY_POINTER = SINGLE | {
     "forward": (
         *({0: Tile(16, 32, 4, 1, 255, apart=False)},) * 2,
-        WIDE_SINGLE,
+        {
+            0: Tile(16, 16, 4, 1, 255, apart=False),
+            MASKED: Tile(16, 16, 8, 1, 128, apart=False),
+            BIASED: Tile(16, 16, 4, 1, 255, apart=False),
+        },
     ),
-    "queries": (*({0: Tile(16, 16, 4, 1, 255, apart=False)},) * 2, WIDE_SINGLE),
+    "queries": ({0: Tile(16, 16, 4, 1, 255, apart=False)},) * 3,
     "decode": (
         *({0: Tile(0, 32, 4, 1, 255, apart=False)},) * 2,
         {0: Tile(0, 32, 8, 1, 255, apart=False)},
@@ -165,7 +164,7 @@ RANGES_IN_REGISTERS = {
     "decode": ({8: {"block_k": 32}}, {8: {"block_k": 32}}, {8: {"block_k": 16}}),
 }
 RANGES_SINGLE: Any = dict.fromkeys(("forward", "keys", "decode"), ({},) * 3) | {
-    "queries": ({4: {"registers": 255}}, {}, {})
+    "queries": ({4: {"registers": 255}}, {}, {2: {"warps": 8}})
 }
 RANGES: Any = {9: RANGES_HOPPER, 10: RANGES_BLACKWELL}
 TABLES = {9: (HOPPER, SINGLE), 10: (BLACKWELL, SINGLE)}
