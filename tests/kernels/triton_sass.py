@@ -96,16 +96,18 @@ def launching(function, capability=90):
         tile_sizes,
         tiles,
     )
+    from attnbook.linear_attention import triton_chunks
 
     @lru_cache  # as that of the package
     def capability_of(device=None):
         return divmod(capability, 10)
 
-    modules = backward, decode, forward, pages, tiles
+    modules = backward, decode, forward, pages, tiles, triton_chunks
     with ExitStack() as stack:
         for place, name, stand_in in (
             (triton.runtime.driver, "_active", sass.Device(capability)),
             (torch.cuda, "get_device_capability", capability_of),
+            (triton_chunks, "DEVICES", ("cpu",)),
             *((module, "capability_of", capability_of) for module in (operands, tile_sizes)),
             *((module, "launch", function) for module in modules),
         ):
@@ -133,6 +135,23 @@ def paged_kernels(d, dtype=torch.bfloat16, n_q=1, group=4, size=16, capability=9
     table, lengths = torch.zeros((3, 32), dtype=torch.int64), torch.zeros(3, dtype=torch.int64)
     with compiling(capability) as found:
         rung.paged_attention(query, pages, pages, table, lengths, d**-0.5)
+    return {name: code for name, (code, _) in found.items()}
+
+
+RULES = {"chunks, decay": False, "chunks, delta rule": True}
+"""Rules of linear attention, and whether one erases what it overwrites."""
+
+
+def chunk_kernels(d_k, erases=False, dtype=torch.bfloat16, d_v=None, capability=90):
+    """Return what linear attention in chunks launches: of each kernel its `MachineCode`."""
+    from attnbook.linear_attention.arguments import check_tokens
+    from attnbook.linear_attention.triton_chunks import compiled
+
+    query, value = (torch.empty((2, N, d), dtype=dtype) for d in (d_k, d_v or d_k))
+    steps = torch.empty((2, N), dtype=dtype)
+    tokens = check_tokens(query, query, value, steps, None, steps if erases else None)
+    with compiling(capability) as found:
+        compiled(tokens, dtype != torch.float32)
     return {name: code for name, (code, _) in found.items()}
 
 
@@ -174,6 +193,9 @@ def main():
                         print(line(capability, dtype, d, name, kernel, *own), flush=True)
                 for kernel, code in paged_kernels(d, dtype, capability=capability).items():
                     print(line(capability, dtype, d, "paged", kernel, code, None), flush=True)
+                for name, erases in RULES.items():
+                    for kernel, code in chunk_kernels(d, erases, dtype, None, capability).items():
+                        print(line(capability, dtype, d, name, kernel, code, None), flush=True)
 
 
 if __name__ == "__main__":

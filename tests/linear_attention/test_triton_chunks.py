@@ -1,22 +1,23 @@
-"""The Triton form: interpreted in a process of its own, and compiled for a Hopper GPU."""
+"""The Triton form: interpreted in a process of its own, and compiled for GPUs of six kinds."""
 
+import itertools
 import os
 import subprocess
 import sys
 from pathlib import Path
-from unittest import mock
 
 import pytest
 import torch
-from cases import load, need_gpu
-from test_linear_attention import FUNCTIONS, inputs, rules
+from cases import every_day, load, need_gpu
+from test_linear_attention import FUNCTIONS, RULES, inputs, rules
 
 pytest.importorskip("triton", reason="triton is not installed")
 
 HERE = Path(__file__).parent
-sass = load(HERE.parent / "kernels" / "sass.py")
+KERNELS = HERE.parent / "kernels"
+sass, triton_sass = (load(KERNELS / name) for name in ("sass.py", "triton_sass.py"))
 
-CASES = ((1, 3, 2), (70, 40, 50), (33, 16, 16))
+CASES = ((1, 3, 2), (70, 40, 50), (33, 16, 16), (19, 200, 17))
 HALF = (torch.float32, torch.bfloat16)
 
 
@@ -64,27 +65,32 @@ def test_without_a_gpu_the_error_says_what_is_taken(rule):
         FUNCTIONS[rule](*(x.numpy() for x in each), drawn[4].numpy(), impl="triton")
 
 
-@pytest.mark.skipif(sass.tool("cuobjdump") is None, reason="there is no cuobjdump")
 @rules
-def test_compiled_for_hopper_nothing_is_kept_in_memory(rule):
-    import triton
-
-    from attnbook.linear_attention import triton_chunks
-    from attnbook.linear_attention.arguments import Tokens
-
-    made = []
-
-    def compile_only(kernel, programs, device, *arguments, **options):
-        made.append(sass.read(kernel.warmup(*arguments, grid=(programs,), **options)))
-
-    x, each, state = torch.empty((2, 300, 64)), torch.empty((2, 300)), torch.empty((2, 64, 64))
-    tokens = Tokens(x, x, x, each, each if rule == "delta" else None, state)
+def test_keys_are_not_too_wide(rule):
+    x = torch.zeros((2, 3, 257))
+    each = (x, x, x) if rule == "decayed" else (x, x, x, x[..., 0])
     with (
-        mock.patch.object(triton.runtime.driver, "_active", sass.Hopper()),
-        mock.patch.object(torch.cuda, "get_device_capability", return_value=(9, 0)),
-        mock.patch.object(triton_chunks, "launch", compile_only),
-        mock.patch.object(triton_chunks, "DEVICES", ("cpu",)),
+        triton_sass.launching(None),
+        pytest.raises(ValueError, match="takes keys of at most 256 features, got 257"),
     ):
-        triton_chunks.compiled(tokens, half=True)
-    assert made[0].spills == made[0].stack == 0
-    assert made[0].count("HMMA", "HGMMA")
+        FUNCTIONS[rule](*each, impl="triton")
+
+
+CASES_OF_CODE = itertools.product(
+    sass.SHARED_OF_A_BLOCK, (16, *triton_sass.WIDTHS, 100), triton_sass.DTYPES[1:], RULES
+)
+OFTEN = (
+    (80, 128, torch.float32, "decayed"),
+    (90, 64, torch.float16, "delta"),
+    (120, 256, torch.float32, "delta"),
+)
+
+
+@pytest.mark.skipif(sass.tool("cuobjdump") is None, reason="there is no cuobjdump")
+@pytest.mark.parametrize(("capability", "d", "dtype", "rule"), every_day(OFTEN, CASES_OF_CODE))
+def test_no_register_is_kept_in_memory(capability, d, dtype, rule):
+    found = triton_sass.chunk_kernels(d, rule == "delta", dtype, capability=capability)
+    code = found["chunk_kernel"]
+    assert code.stack == code.spills == code.kernel.metadata.global_scratch_size == 0
+    assert code.shared <= sass.SHARED_OF_A_BLOCK[capability] * 1024
+    assert code.count("HMMA", "HGMMA")

@@ -2,9 +2,7 @@
 
 They were chosen by the machine code that the compiler makes of them, without a GPU:
 `python tests/kernels/triton_sass.py` prints it. No kernel **spills**, which means that no register
-is kept in memory, and each fits into the shared memory of one block, with one exception: with
-mma.sync, many queries that share keys in float32 rows of more than 128 numbers spill 8 to 24 bytes
-per thread. Three generations differ:
+is kept in memory, and each fits into the shared memory of one block. Three generations differ:
 
 - sm_90 (Hopper) multiplies matrices that lie in shared memory, by **wgmma**. Up to a width of 64,
   128 registers per thread let two programs of 8 warps run on one multiprocessor: while one takes
@@ -65,7 +63,11 @@ SINGLE = {
 SINGLE_BY_POINTER = SINGLE | {
     "forward": (
         *({0: Tile(16, 32, 4, 1, 255, apart=False)},) * 2,
-        {0: Tile(16, 16, 4, 1, 255, apart=False)},
+        {
+            0: Tile(16, 16, 4, 1, 255, apart=False),
+            MASKED: Tile(16, 16, 8, 1, 128, apart=False),
+            BIASED: Tile(16, 16, 4, 1, 255, apart=False),
+        },
     ),
     "queries": ({0: Tile(16, 16, 4, 1, 255, apart=False)},) * 3,
     "decode": (
@@ -150,7 +152,7 @@ RANGES_IN_REGISTERS = {
         {4: {"block_k": 32}, 8: {"block_k": 16}},
     ),
     "keys": (
-        {4: {"block_q": 32, "block_k": 64, "warps": 8}},
+        {4: {"block_q": 16, "block_k": 128, "warps": 8}},
         {4: {"block_q": 32}},
         {4: {"block_q": 16}},
     ),
@@ -162,7 +164,7 @@ RANGES_IN_REGISTERS = {
     "decode": ({8: {"block_k": 32}}, {8: {"block_k": 32}}, {8: {"block_k": 16}}),
 }
 RANGES_SINGLE: Any = dict.fromkeys(("forward", "keys", "decode"), ({},) * 3) | {
-    "queries": ({4: {"registers": 255}}, {}, {})
+    "queries": ({4: {"registers": 255}}, {}, {2: {"warps": 8}})
 }
 RANGES: Any = {9: RANGES_HOPPER, 10: RANGES_BLACKWELL}
 TABLES = {9: (HOPPER, SINGLE), 10: (BLACKWELL, SINGLE)}
