@@ -60,18 +60,18 @@ def test_the_setting_of_an_older_pytorch(monkeypatch, flag, expected):
 
 FEW = ((90, 64, "causal"), (80, 128, "plain"), (100, 64, "decode"))
 """For every day: a call of each generation."""
+ALL = itertools.product(sass.SHARED_OF_A_BLOCK, triton_sass.WIDTHS, triton_sass.KINDS)
 
 
 @pytest.mark.skipif(sass.tool("cuobjdump") is None, reason="there is no cuobjdump")
-@pytest.mark.parametrize("dtype", ["tf32", "float32"])
 @pytest.mark.parametrize(
-    ("capability", "d", "name"),
-    every_day(
-        FEW,
-        itertools.product(sass.SHARED_OF_A_BLOCK, triton_sass.WIDTHS, triton_sass.KINDS),
-    ),
+    ("dtype", "capability", "d", "name"),
+    [
+        *(("float32", *x) for x in FEW),
+        *(("tf32", *x) for x in every_day(FEW, ALL)),
+    ],
 )
-def test_only_tf32_is_on_the_tensor_cores(capability, d, name, dtype):
+def test_only_tf32_is_on_the_tensor_cores(dtype, capability, d, name):
     with triton_precision.dtype_named(dtype) as float32:
         arguments = triton_sass.call(d, dtype=float32, **triton_sass.KINDS[name])
         found = triton_sass.kernels_of(arguments, "decode" not in name, capability)

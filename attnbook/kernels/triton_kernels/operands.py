@@ -355,7 +355,7 @@ def _merged(leading, strides):
 
 
 def precision_of(dtype):
-    """Return how the kernels multiply: "half", or float32 as PyTorch is set to, "tf32" or "ieee"."""
+    """Return how kernels multiply: "half", or, float32, as PyTorch is set to: "tf32" or "ieee"."""
     if dtype != torch.float32:
         return "half"
     matmul = torch.backends.cuda.matmul

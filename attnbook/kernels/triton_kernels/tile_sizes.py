@@ -118,18 +118,43 @@ IN_REGISTERS = {
     "decode": ({0: Tile(0, 128, 4, 2)}, {0: Tile(0, 64, 4, 2)}, {0: Tile(0, 32, 8, 2)}),
 }
 # float32 rounded to TF32, on the Tensor Cores: a row has twice the bytes of one in half precision.
+# wgmma takes such factors along the axis that it sums over, so tiles are transposed in registers.
+TF32_IN_REGISTERS = {
+    "forward": ({0: Tile(128, 32, 8, 2)}, {0: Tile(64, 16, 4, 2)}, {0: Tile(32, 16, 4, 1)}),
+    "keys": (
+        {0: Tile(16, 64, 4, 1, apart=False)},
+        {0: Tile(32, 32, 8, 2)},
+        {0: Tile(16, 16, 8, 1)},
+    ),
+    "queries": ({0: Tile(32, 64, 4, 2)}, {0: Tile(32, 32, 4, 2)}, {0: Tile(16, 16, 8, 1)}),
+    "decode": (
+        {0: Tile(0, 64, 4, 2)},
+        {0: Tile(0, 32, 4, 2, 255)},
+        {0: Tile(0, 16, 4, 2, 255)},
+    ),
+}
 TF32_HOPPER = {
-    "forward": ({0: Tile(128, 64, 8, 2)}, {0: Tile(128, 32, 8, 2)}, {0: Tile(64, 32, 8, 1)}),
-    "keys": ({0: Tile(32, 64, 8, 2)}, {0: Tile(32, 64, 8, 1)}, {0: Tile(16, 64, 8, 1)}),
-    "queries": ({0: Tile(64, 64, 8, 2)}, {0: Tile(64, 32, 8, 2)}, {0: Tile(64, 16, 8, 1)}),
+    "forward": ({0: Tile(128, 64, 8, 2)}, {0: Tile(128, 32, 8, 2)}, {0: Tile(64, 32, 8, 2)}),
+    "keys": (
+        {0: Tile(32, 64, 4, 2, apart=False)},
+        {0: Tile(32, 32, 8, 2, 255, apart=False)},
+        {0: Tile(16, 16, 8, 1, apart=False)},
+    ),
+    "queries": (
+        {0: Tile(128, 32, 8, 2)},
+        {0: Tile(64, 32, 8, 2)},
+        {0: Tile(16, 16, 8, 1, 255, apart=False)},
+    ),
     "decode": ({0: Tile(0, 64, 4, 3)}, {0: Tile(0, 32, 4, 3)}, {0: Tile(0, 16, 4, 3)}),
 }
-TF32_BLACKWELL = TF32_HOPPER
-TF32_IN_REGISTERS = {
-    "forward": ({0: Tile(128, 64, 8, 2)}, {0: Tile(128, 32, 8, 2)}, {0: Tile(64, 32, 8, 1)}),
-    "keys": ({0: Tile(32, 64, 8, 2)}, {0: Tile(32, 32, 8, 2)}, {0: Tile(16, 16, 8, 1)}),
-    "queries": ({0: Tile(64, 64, 8, 2)}, {0: Tile(64, 32, 8, 1)}, {0: Tile(32, 16, 8, 1)}),
-    "decode": ({0: Tile(0, 64, 4, 2)}, {0: Tile(0, 32, 4, 2)}, {0: Tile(0, 16, 8, 2)}),
+TF32_BLACKWELL = TF32_HOPPER | {
+    "forward": (
+        {0: Tile(128, 64, 8, 2, 255)},
+        TF32_HOPPER["forward"][1],
+        {0: Tile(64, 32, 8, 1)},
+    ),
+    "keys": ({0: Tile(32, 64, 8, 2)}, {0: Tile(32, 64, 8, 1)}, TF32_HOPPER["keys"][2]),
+    "queries": ({0: Tile(64, 32, 8, 2)}, *TF32_HOPPER["queries"][1:]),
 }
 # What a tile of half precision changes from so many ranges of each query on. More than `MOST_HELD`
 # are read in a loop, which keeps of each score whether it is visible.
@@ -176,6 +201,11 @@ RANGES_IN_REGISTERS = {
 RANGES_SINGLE: Any = dict.fromkeys(("forward", "keys", "decode"), ({},) * 3) | {
     "queries": ({4: {"registers": 255}}, {}, {})
 }
+RANGES_TF32: Any = dict.fromkeys(("keys", "decode"), ({},) * 3) | {
+    "forward": ({8: {"block_k": 32}}, *({8: {"block_k": 16}},) * 2),
+    "queries": (*({8: {"block_k": 16}},) * 2, {}),
+}
+RANGES_FLOAT32 = {"ieee": RANGES_SINGLE, "tf32": RANGES_TF32}
 RANGES: Any = {9: RANGES_HOPPER, 10: RANGES_BLACKWELL}
 TABLES = {
     9: {"half": HOPPER, "tf32": TF32_HOPPER, "ieee": SINGLE},
@@ -202,7 +232,7 @@ def tile_of(kernel, major, precision, width, load, ranges):
     """Look a `Tile` up; `ranges` of each query take registers of their own."""
     table = TABLES.get(major, OTHERS)[precision][kernel]
     tile = table[width][max(least for least in table[width] if least <= load)]
-    of_ranges = RANGES_SINGLE if precision == "ieee" else RANGES.get(major, RANGES_IN_REGISTERS)
+    of_ranges = RANGES_FLOAT32.get(precision) or RANGES.get(major, RANGES_IN_REGISTERS)
     changes = of_ranges[kernel][width]
     fits = [least for least in changes if least <= ranges]
     return tile._replace(**changes[max(fits)]) if fits else tile

@@ -180,8 +180,8 @@ def options(x, tile):
     return kind, {
         "num_warps": tile.warps,
         "num_stages": tile.stages,
-        # a tile of bias takes registers of its own
-        "maxnreg": None if has_bias and not ieee else tile.registers,
+        # a tile of bias takes registers of its own, beside the fewer of half precision
+        "maxnreg": None if has_bias and x.precision == "half" else tile.registers,
         # "ieee": a score must have the same bits in the forward and in the backward pass
         "enable_fp_fusion": not ieee,
     }
