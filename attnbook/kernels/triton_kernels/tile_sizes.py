@@ -139,7 +139,7 @@ TF32_HOPPER = {
         {0: Tile(32, 64, 4, 2, apart=False)},
         {
             0: Tile(32, 32, 8, 2, 255, apart=False),
-            MASK_AND_BIAS: Tile(32, 32, 8, 2, apart=False),
+            MASK_AND_BIAS + SHARED: Tile(32, 32, 8, 2, apart=False),
         },
         {0: Tile(16, 16, 8, 1, apart=False)},
     ),
