@@ -206,7 +206,7 @@ RANGES_SINGLE: Any = dict.fromkeys(("forward", "keys", "decode"), ({},) * 3) | {
 }
 RANGES_TF32: Any = dict.fromkeys(("keys", "decode"), ({},) * 3) | {
     "forward": ({8: {"block_k": 32}}, {8: {"block_k": 16, "warps": 8}}, {8: {"block_k": 16}}),
-    "queries": ({8: {"block_k": 16}}, {8: {"block_k": 16, "registers": 255}}, {}),
+    "queries": ({8: {"block_k": 16}}, {8: {"block_k": 16, "warps": 8}}, {}),
 }
 RANGES_FLOAT32 = {"ieee": RANGES_SINGLE, "tf32": RANGES_TF32}
 RANGES: Any = {9: RANGES_HOPPER, 10: RANGES_BLACKWELL}
