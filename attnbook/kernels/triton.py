@@ -3,10 +3,17 @@
 What `tiled` does with arrays happens here inside one kernel: a program holds a tile of queries,
 walks over the keys, and keeps scores, weights and the running softmax in registers and shared
 memory. Agrees with `attnbook.kernels.tiled`. PyTorch tensors on a GPU, in float16, bfloat16
-or float32, sums in float32; rows of up to 256 numbers. Tensor Cores multiply half precision; they
-would round float32 to TF32, so its products run on the ordinary cores. The sizes of the tiles are
-those of the GPU's generation (`triton_kernels.tile_sizes`). In how many
-parts few queries read their keys depends on the GPU and on the batch, and so do the last bits.
+or float32, sums in float32; rows of up to 256 numbers. A rule comes as ranges of keys, with which
+the kernels compare, so no mask exists. The sizes of the tiles are those of the GPU's generation
+(`triton_kernels.tile_sizes`). In how many parts few queries read their keys depends on the GPU and
+on the batch, and so do the last bits.
+
+Tensor Cores multiply half precision; they would round float32 to TF32, which has 10 bits after the
+point. Therefore, products of float32 run on the ordinary cores unless you allow TF32 as you do for
+PyTorch's own products: ``torch.backends.cuda.matmul.fp32_precision = "tf32"``, or
+``torch.set_float32_matmul_precision("high")``. Then products are off by about 1e-3 of their size,
+which means that a score of 100 is off by 0.1. Each pass follows the setting at its own time, so the
+backward pass may differ from the forward pass.
 
 In two respects it falls short of `tiled`. It keeps log Σ exp(score) of a row as one float32, so the
 gradients lose digits with the size of the scores: in float32 they are off by 4e-5 of the largest
@@ -15,8 +22,9 @@ product is beyond the largest float32, the output is NaN whatever the scale.
 
 In the folder `triton_kernels`, `forward` holds the walk over the keys, `backward` its gradients,
 `decode` few queries over many keys, `pages` the same through a block table, `tiles` the sizes of
-the tiles and which of them a mask leaves, `operands` the layout. Set TRITON_INTERPRET=1 before the
-first import to run all of it on the CPU, slowly, in Triton's interpreter.
+the tiles and which of them a mask leaves, `ranges` the same of a rule, `operands` the layout. Set
+TRITON_INTERPRET=1 before the first import to run all of it on the CPU, slowly, in Triton's
+interpreter.
 
 Tillet, Kung, Cox (2019), "Triton: an intermediate language and compiler for tiled neural network
 computations".
@@ -44,7 +52,7 @@ def attention(
     scale: float,
     is_causal: bool,
 ) -> torch.Tensor:
-    """Return the output; beside it O(n_q) memory, and a list of tiles where there is a mask."""
+    """Return the output; beside it O(n_q) memory, and lists of tiles for a mask or a rule."""
     return forward(query, key, value, mask, bias, scale, is_causal)[0]
 
 

@@ -24,6 +24,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 import sass
 import triton_cases
 import triton_pointers
+import triton_precision
 import triton_rules
 import triton_sass
 from triton_sass import MASK, call, compiling, kernels_of, launching
@@ -39,6 +40,7 @@ OFTEN = (
     *("keys without a batch", "decode, masks", "decode, three axes"),
     *("lists of tiles", "negative scale", "not numbers", "backends", "rounded once"),
     *triton_rules.CHECKS,
+    *triton_precision.CHECKS,
     "pages",
     *(f"{name}, by pointers" for name in triton_pointers.OFTEN),
 )

@@ -20,6 +20,7 @@ import paged_cases
 import test_kernels
 import torch
 import triton_pointers
+import triton_precision
 import triton_rules
 from cases import ArrayLibrary, Case
 from test_kernels import drawn, numbers, some
@@ -339,7 +340,8 @@ OTHER = {
     "lists of tiles": check_lists,
     "by name": check_public,
     "rounded once": check_rounded_once,
-} | triton_rules.CHECKS
+}
+OTHER |= triton_rules.CHECKS | triton_precision.CHECKS
 OTHER |= {f"{x}, by pointers": partial(check_pointers, x) for x in triton_pointers.NAMES}
 
 

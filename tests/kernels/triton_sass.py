@@ -2,11 +2,14 @@
 
 `python tests/kernels/triton_sass.py [--capability 80 90 ...] [--dtype bfloat16 ...] [WIDTH ...]`
 prints a line for each kernel that a call would launch, for every kind of call and every width of
-rows, and needs no GPU. test_kernels_triton.py holds what it prints to account. *Stack* is the bytes
-per thread that are kept in memory, *shared* the bytes of shared memory of a block.
+rows, and needs no GPU. The dtype tf32 is float32 where PyTorch is set to round it.
+test_kernels_triton.py holds what it prints to account. *Stack* is the bytes per thread that are
+kept in memory, *shared* the bytes of shared memory of a block, *products* the instructions of the
+Tensor Cores.
 """
 
 import argparse
+import itertools
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from unittest import mock
@@ -14,6 +17,7 @@ from unittest import mock
 import numpy as np
 import sass
 import torch
+import triton_precision
 
 from attnbook.arrays.intervals import Intervals
 from attnbook.kernels import KERNELS
@@ -156,7 +160,7 @@ def chunk_kernels(d_k, erases=False, dtype=torch.bfloat16, d_v=None, capability=
 
 
 HEAD = f"{'sm':4}{'dtype':9}{'width':>6} {'call':21}{'kernel':15}" + "".join(
-    f"{x:>10}" for x in ("registers", "stack", "shared", "HGMMA", "waits")
+    f"{x:>10}" for x in ("registers", "stack", "shared", "products", "waits")
 )
 
 
@@ -167,10 +171,11 @@ def scores_of(code, kind):
 
 def line(capability, dtype, d, name, kernel, code, kind):
     """Return a line of the table; last come the instructions a score in each loop."""
-    numbers = (code.registers, code.stack, code.shared, code.products, code.waits)
+    products = code.count(*sass.PRODUCTS)
+    numbers = (code.registers, code.stack, code.shared, products, code.waits)
     scores = scores_of(code, kind)
     return (
-        f"{capability:<4}{str(dtype).removeprefix('torch.'):9}{d:6} {name:21}{kernel:15}"
+        f"{capability:<4}{dtype:9}{d:6} {name:21}{kernel:15}"
         + "".join(f"{x:10}" for x in numbers)
         + "".join(f"{x:8.1f}" for x in scores)
     )
@@ -180,22 +185,21 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("width", nargs="*", type=int, default=WIDTHS)
     parser.add_argument("--capability", nargs="+", type=int, default=[90])
-    parser.add_argument("--dtype", nargs="+", default=[str(x)[6:] for x in DTYPES])
+    parser.add_argument("--dtype", nargs="+", default=[*(str(x)[6:] for x in DTYPES), "tf32"])
     asked = parser.parse_args()
     print(HEAD + "  instructions a score")
-    for capability in asked.capability:
-        for dtype in (getattr(torch, x) for x in asked.dtype):
-            for d in asked.width:
-                for name, options in KINDS.items():
-                    arguments = call(d, dtype=dtype, **options)
-                    found = kernels_of(arguments, "decode" not in name, capability)
-                    for kernel, own in found.items():
-                        print(line(capability, dtype, d, name, kernel, *own), flush=True)
-                for kernel, code in paged_kernels(d, dtype, capability=capability).items():
-                    print(line(capability, dtype, d, "paged", kernel, code, None), flush=True)
-                for name, erases in RULES.items():
-                    for kernel, code in chunk_kernels(d, erases, dtype, None, capability).items():
-                        print(line(capability, dtype, d, name, kernel, code, None), flush=True)
+    for capability, dtype, d in itertools.product(asked.capability, asked.dtype, asked.width):
+        with triton_precision.dtype_named(dtype) as real:
+            for name, options in KINDS.items():
+                arguments = call(d, dtype=real, **options)
+                found = kernels_of(arguments, "decode" not in name, capability)
+                for kernel, own in found.items():
+                    print(line(capability, dtype, d, name, kernel, *own), flush=True)
+            for kernel, code in paged_kernels(d, real, capability=capability).items():
+                print(line(capability, dtype, d, "paged", kernel, code, None), flush=True)
+            for name, erases in RULES.items() if dtype != "tf32" else ():
+                for kernel, code in chunk_kernels(d, erases, real, None, capability).items():
+                    print(line(capability, dtype, d, name, kernel, code, None), flush=True)
 
 
 if __name__ == "__main__":

@@ -26,11 +26,11 @@ INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 
 @triton.jit
-def product(x, y, sums=None):
-    """Return the matrix product x y, added to `sums`, in float32; float32 itself is not rounded."""
+def product(x, y, PRECISION: tl.constexpr, sums=None):
+    """Return the matrix product x y, added to `sums`, in float32; only "tf32" rounds float32."""
     if INTERPRETED and x.dtype == tl.bfloat16:  # which the interpreter multiplies as integers
         x, y = x.to(tl.float32), y.to(tl.float32)
-    return tl.dot(x, y, sums, input_precision="ieee")
+    return tl.dot(x, y, sums, input_precision="tf32" if PRECISION == "tf32" else "ieee")
 
 
 @triton.jit
@@ -64,15 +64,15 @@ def tile_of(rows, head, start, BLOCK: tl.constexpr, D: tl.constexpr):
 
 
 @triton.jit
-def factor(tile, rows, head, start, BLOCK: tl.constexpr, D: tl.constexpr):
-    """Return a tile as a factor of a product: itself, or, of float32, loaded once more.
+def factor(tile, rows, head, start, PRECISION: tl.constexpr):
+    """Return a tile as a factor of a product: itself, or, of "ieee", loaded once more.
 
     Without the Tensor Cores the factors of a product lie in registers, which do not hold a tile
     from one product to the next. Program 0 is the only one along axis 1, which the compiler does
     not know: it would see that the tile is loaded twice.
     """
-    if tile.dtype == tl.float32:
-        tile = tile_of(rows, head, start + tl.program_id(1), BLOCK, D)
+    if PRECISION == "ieee":
+        tile = tile_of(rows, head, start + tl.program_id(1), tile.shape[0], tile.shape[1])
     return tile
 
 
@@ -206,8 +206,8 @@ def attend(
         start = tile_at(i, tiles, LISTED) * KIND.BLOCK_K
         columns = (start + tl.arange(0, KIND.BLOCK_K))[None, :]
         key = tile_of(keys, head, start, KIND.BLOCK_K, KIND.D_K)
-        query = factor(query, queries, head, query_start, KIND.BLOCK_Q, KIND.D_K)
-        scores = product(query, key.T)  # (BLOCK_Q, BLOCK_K)
+        query = factor(query, queries, head, query_start, KIND.PRECISION)
+        scores = product(query, key.T, KIND.PRECISION)  # (BLOCK_Q, BLOCK_K)
         if MASKED or KIND.BIAS:
             scores = scores_of(scores, columns, x, n_k, rows, MASKED, KIND)
             higher = tl.maximum(top, tl.max(scores, 1))
@@ -221,7 +221,7 @@ def attend(
         total = total * fade + tl.sum(weights, 1)
         weighted = weighted * fade[:, None]
         value = tile_of(values, head, start, KIND.BLOCK_K, KIND.D_V)
-        weighted = product(weights.to(value.dtype), value, weighted)
+        weighted = product(weights.to(value.dtype), value, KIND.PRECISION, weighted)
         top = higher
     return top, total, weighted
 

@@ -101,6 +101,7 @@ class Operands:
         self.heads = self.A * self.B * self.G
         self.n_heads = n_heads
         self.d_k, self.d_v, self.scale, self.is_causal = d_k, d_v, scale, is_causal
+        self.precision = precision_of(self.query.dtype)
         self.is_empty = self.heads * self.n_q * self.n_k == 0
         self.n_shared = self.G if layout.shared_axes else 1
         """How many heads of queries share one head of keys and values: G, or 1."""
@@ -351,6 +352,16 @@ def _merged(leading, strides):
         else:
             groups.append([i])
     return groups
+
+
+def precision_of(dtype):
+    """Return how kernels multiply: "half", or, float32, as PyTorch is set to: "tf32" or "ieee"."""
+    if dtype != torch.float32:
+        return "half"
+    matmul = torch.backends.cuda.matmul
+    # PyTorch has had `fp32_precision` since 2.9. Then the older flag raises where both were set.
+    setting = getattr(matmul, "fp32_precision", None) or matmul.allow_tf32
+    return "tf32" if setting in ("tf32", True) else "ieee"
 
 
 @lru_cache

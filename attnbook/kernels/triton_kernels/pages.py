@@ -16,7 +16,7 @@ import triton.language as tl
 from attnbook.kernels.triton_kernels import tiles as tiling
 from attnbook.kernels.triton_kernels.decode import MERGED_AT_ONCE, merge_kernel, parts_of
 from attnbook.kernels.triton_kernels.forward import HIDDEN, LOG2E, empty_state, power, product
-from attnbook.kernels.triton_kernels.operands import MAX_WIDTH, launch
+from attnbook.kernels.triton_kernels.operands import MAX_WIDTH, launch, precision_of
 
 KEYS, KEYS_SINGLE = (64, 32), (32, 16)
 """Keys of a tile, of float32 fewer: for rows of up to 128 numbers, and for wider ones."""
@@ -44,6 +44,7 @@ def page_kernel(
     BLOCK_K: tl.constexpr,
     D_K: tl.constexpr,
     D_V: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     """Attend from all queries of one key head of a sequence to one range of its keys."""
     place, split = tl.program_id(0) // splits, tl.program_id(0) % splits
@@ -67,14 +68,14 @@ def page_kernel(
         at = ((page * heads + head) * SIZE + columns % SIZE)[:, None]
         written = there[:, None]
         key = tl.load(keys + at * d_k + of_k, mask=written & (of_k < d_k), other=0.0)
-        scores = product(own, key.T) * scale
+        scores = product(own, key.T, PRECISION) * scale
         scores = tl.where(columns[None, :] <= last_seen[:, None], scores, HIDDEN)
         higher = tl.maximum(top, tl.max(scores, 1))
         shift = tl.where(higher == HIDDEN, 0.0, higher)
         weights, fade = power(scores - shift[:, None], own.dtype), power(top - shift, own.dtype)
         total = total * fade + tl.sum(weights, 1)
         value = tl.load(values + at * d_v + of_v, mask=written & (of_v < d_v), other=0.0)
-        weighted = product(weights.to(value.dtype), value, weighted * fade[:, None])
+        weighted = product(weights.to(value.dtype), value, PRECISION, weighted * fade[:, None])
         top = higher
     sums, tops, totals = parts_of(parts, n_rows, splits, D_V)
     places = split.to(tl.int64) * n_rows + first_row + rows
@@ -107,9 +108,11 @@ def paged_attention(query, key_pages, value_pages, block_table, lengths, scale, 
     wide_k, wide_v = tiling.padded(d_k), tiling.padded(d_v)
     parts = query.new_empty(splits * n_rows * (wide_v + 2), dtype=torch.float32)
     sizes = (heads, most, n_rows, n_q, splits, scale if single else scale * LOG2E.value, d_k, d_v)
-    kinds = (rows, size, tiling.padded(rows), block, wide_k, wide_v)
-    options = {"num_warps": 4, "num_stages": 1 if single else 3, "enable_fp_fusion": not single}
-    if single and is_wide:  # both factors of a product lie in registers
+    precision = precision_of(query.dtype)
+    kinds = (rows, size, tiling.padded(rows), block, wide_k, wide_v, precision)
+    ieee = precision == "ieee"
+    options = {"num_warps": 4, "num_stages": 1 if ieee else 3, "enable_fp_fusion": not ieee}
+    if ieee and is_wide:  # both factors of a product lie in registers
         options |= {"num_warps": 8, "maxnreg": 255}
     device = query.device
     launch(page_kernel, b * heads * splits, device, *arrays, parts, *sizes, *kinds, **options)

@@ -19,8 +19,6 @@ A capability that no table names takes that of mma.sync, whose instruction all o
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import torch
-
 from attnbook.kernels.triton_kernels.operands import capability_of
 
 
@@ -121,6 +119,48 @@ IN_REGISTERS = {
     "queries": ({0: Tile(128, 64, 8, 2)}, {0: Tile(128, 32, 8, 2)}, {0: Tile(64, 32, 8, 1)}),
     "decode": ({0: Tile(0, 128, 4, 2)}, {0: Tile(0, 64, 4, 2)}, {0: Tile(0, 32, 8, 2)}),
 }
+# float32 rounded to TF32, on the Tensor Cores: a row has twice the bytes of one in half precision.
+# wgmma takes such factors along the axis that it sums over, so tiles are transposed in registers.
+TF32_IN_REGISTERS = {
+    "forward": ({0: Tile(128, 32, 8, 2)}, {0: Tile(64, 16, 4, 2)}, {0: Tile(32, 16, 4, 1)}),
+    "keys": (
+        {0: Tile(16, 64, 4, 1, apart=False), MASK_AND_BIAS: Tile(32, 32, 8, 2)},
+        {0: Tile(32, 32, 8, 2)},
+        {0: Tile(16, 16, 8, 1)},
+    ),
+    "queries": ({0: Tile(32, 64, 4, 2)}, {0: Tile(32, 32, 4, 2)}, {0: Tile(16, 16, 8, 1)}),
+    "decode": (
+        {0: Tile(0, 64, 4, 2)},
+        {0: Tile(0, 32, 4, 2, 255)},
+        {0: Tile(0, 16, 4, 2, 255)},
+    ),
+}
+TF32_HOPPER = {
+    "forward": ({0: Tile(128, 64, 8, 2)}, {0: Tile(128, 32, 8, 2)}, {0: Tile(64, 32, 8, 2)}),
+    "keys": (
+        {0: Tile(32, 64, 4, 2, apart=False)},
+        {
+            0: Tile(32, 32, 8, 2, 255, apart=False),
+            MASK_AND_BIAS + SHARED: Tile(32, 32, 8, 2, apart=False),
+        },
+        {0: Tile(16, 16, 8, 1, apart=False)},
+    ),
+    "queries": (
+        {0: Tile(128, 32, 8, 2)},
+        {0: Tile(64, 32, 8, 2)},
+        {0: Tile(16, 16, 8, 1, 255, apart=False)},
+    ),
+    "decode": ({0: Tile(0, 64, 4, 3)}, {0: Tile(0, 32, 4, 3)}, {0: Tile(0, 16, 4, 3)}),
+}
+TF32_BLACKWELL = TF32_HOPPER | {
+    "forward": (
+        {0: Tile(128, 64, 8, 2, 255)},
+        TF32_HOPPER["forward"][1],
+        {0: Tile(64, 32, 8, 1)},
+    ),
+    "keys": ({0: Tile(32, 64, 8, 2)}, {0: Tile(32, 64, 8, 1)}, TF32_HOPPER["keys"][2]),
+    "queries": ({0: Tile(64, 32, 8, 2)}, *TF32_HOPPER["queries"][1:]),
+}
 # What a tile of half precision changes from so many ranges of each query on. More than `MOST_HELD`
 # are read in a loop, which keeps of each score whether it is visible.
 RANGES_HOPPER = {
@@ -166,10 +206,18 @@ RANGES_IN_REGISTERS = {
 RANGES_SINGLE: Any = dict.fromkeys(("forward", "keys", "decode"), ({},) * 3) | {
     "queries": ({4: {"registers": 255}}, {}, {2: {"warps": 8}})
 }
+RANGES_TF32: Any = dict.fromkeys(("keys", "decode"), ({},) * 3) | {
+    "forward": ({8: {"block_k": 32}}, {8: {"block_k": 16, "warps": 8}}, {8: {"block_k": 16}}),
+    "queries": ({8: {"block_k": 16}}, {8: {"block_k": 16, "warps": 8}}, {}),
+}
+RANGES_FLOAT32 = {"ieee": RANGES_SINGLE, "tf32": RANGES_TF32}
 RANGES: Any = {9: RANGES_HOPPER, 10: RANGES_BLACKWELL}
-TABLES = {9: (HOPPER, SINGLE), 10: (BLACKWELL, SINGLE)}
-"""Tables of half precision and of float32, by the major capability."""
-OTHERS = IN_REGISTERS, SINGLE_BY_POINTER
+TABLES = {
+    9: {"half": HOPPER, "tf32": TF32_HOPPER, "ieee": SINGLE},
+    10: {"half": BLACKWELL, "tf32": TF32_BLACKWELL, "ieee": SINGLE},
+}
+"""Tables by the major capability, for each way to multiply (`precision_of`)."""
+OTHERS = {"half": IN_REGISTERS, "tf32": TF32_IN_REGISTERS, "ieee": SINGLE_BY_POINTER}
 
 
 def tile_for(x, kernel):
@@ -180,16 +228,16 @@ def tile_for(x, kernel):
     major = capability_of(x.query.device)[0]
     d = x.d_k if x.d_k > x.d_v else x.d_v
     ranges = 0 if x.intervals is None else x.mask.shape[-1] // 2
-    single, width = x.query.dtype == torch.float32, (d > 64) + (d > 128)
-    return tile_of(kernel, major, single, width, load, ranges)
+    width = (d > 64) + (d > 128)
+    return tile_of(kernel, major, x.precision, width, load, ranges)
 
 
 @lru_cache
-def tile_of(kernel, major, single, width, load, ranges):
+def tile_of(kernel, major, precision, width, load, ranges):
     """Look a `Tile` up; `ranges` of each query take registers of their own."""
-    table = TABLES.get(major, OTHERS)[single][kernel]
+    table = TABLES.get(major, OTHERS)[precision][kernel]
     tile = table[width][max(least for least in table[width] if least <= load)]
-    of_ranges = RANGES_SINGLE if single else RANGES.get(major, RANGES_IN_REGISTERS)
+    of_ranges = RANGES_FLOAT32.get(precision) or RANGES.get(major, RANGES_IN_REGISTERS)
     changes = of_ranges[kernel][width]
     fits = [least for least in changes if least <= ranges]
     return tile._replace(**changes[max(fits)]) if fits else tile

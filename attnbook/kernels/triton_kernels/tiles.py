@@ -165,6 +165,7 @@ class Kind(NamedTuple):
     MASK_STEP: int  # from key to key, 0 or 1
     BIAS_STEP: int
     RANGES: int  # of keys that each query may see, a power of 2; 0 if they are no `Intervals`
+    PRECISION: str  # as `precision_of`
 
 
 def options(x, tile):
@@ -172,14 +173,15 @@ def options(x, tile):
     has_bias = x.bias is not None
     mask = NO_MASK if x.mask is None else ARRAY if x.intervals is None else RANGES
     ranges = x.mask.shape[-1] // 2 if mask == RANGES else 0
-    single = x.query.dtype == torch.float32
+    ieee = x.precision == "ieee"
     sizes = (padded(x.d_k), padded(x.d_v), tile.block_q, tile.block_k)
     steps = (0 if ranges else x.layout.strides[3][4], x.layout.strides[4][4])
-    return Kind(*sizes, x.is_causal, mask, has_bias, tile.apart, *steps, ranges), {
+    kind = Kind(*sizes, x.is_causal, mask, has_bias, tile.apart, *steps, ranges, x.precision)
+    return kind, {
         "num_warps": tile.warps,
         "num_stages": tile.stages,
-        # a tile of bias takes registers of its own
-        "maxnreg": None if has_bias and not single else tile.registers,
-        # float32: a score must have the same bits in the forward and in the backward pass
-        "enable_fp_fusion": not single,
+        # a tile of bias takes registers of its own, beside the fewer of half precision
+        "maxnreg": None if has_bias and x.precision == "half" else tile.registers,
+        # "ieee": a score must have the same bits in the forward and in the backward pass
+        "enable_fp_fusion": not ieee,
     }
