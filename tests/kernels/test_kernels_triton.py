@@ -274,6 +274,16 @@ def test_rows_are_not_too_wide(name, d_k, d_v):
         triton.attention(*arrays, None, None, 1.0, False)
 
 
+def test_pages_are_for_few_queries():
+    from attnbook.kernels import triton
+
+    query, pages = torch.zeros((1, 4, 33, 8)), torch.zeros((2, 1, 4, 8))
+    table, lengths = torch.zeros((1, 2), dtype=torch.int64), torch.tensor([3])
+    message = "query must have at most 128 queries per key head for impl='triton', got 132"
+    with pytest.raises(ValueError, match=message):
+        triton.paged_attention(query, pages, pages, table, lengths, 1.0)
+
+
 def test_arrays_must_be_on_a_gpu():
     x = torch.zeros((3, 4))
     with pytest.raises(ValueError, match="query must be on device 'cuda' for impl='triton'"):

@@ -21,6 +21,9 @@ from attnbook.kernels.triton_kernels.operands import MAX_WIDTH, launch, precisio
 KEYS, KEYS_SINGLE = (64, 32), (32, 16)
 """Keys of a tile, of float32 fewer: for rows of up to 128 numbers, and for wider ones."""
 
+MOST_ROWS = 128
+"""Queries of a key head, all of which one program holds."""
+
 
 @triton.jit(do_not_specialize=["heads", "most", "n_q", "splits"])
 def page_kernel(
@@ -92,6 +95,11 @@ def paged_attention(query, key_pages, value_pages, block_table, lengths, scale, 
         raise ValueError(
             f"{name} must have {letter} of at most {MAX_WIDTH} for impl='triton', got {d}"
         )
+    rows = h // heads * n_q
+    if rows > MOST_ROWS:
+        raise ValueError(
+            f"query must have at most {MOST_ROWS} queries per key head for impl='triton', got {rows}"
+        )
     output, n_rows = query.new_zeros((b, h, n_q, d_v)), b * h * n_q
     most, single = block_table.shape[1], query.dtype == torch.float32
     if 0 in (n_rows, most, d_v, key_pages.shape[0]):
@@ -103,7 +111,6 @@ def paged_attention(query, key_pages, value_pages, block_table, lengths, scale, 
     arrays += [x.contiguous() for x in (block_table, lengths)]
     is_wide = max(d_k, d_v) > 128
     block = (KEYS_SINGLE if single else KEYS)[is_wide]
-    rows = h // heads * n_q
     splits = splits or _splits(tiling.cdiv(most * size, block), b * heads, query.device)
     wide_k, wide_v = tiling.padded(d_k), tiling.padded(d_v)
     parts = query.new_empty(splits * n_rows * (wide_v + 2), dtype=torch.float32)
