@@ -279,7 +279,7 @@ def test_pages_are_for_few_queries():
 
     query, pages = torch.zeros((1, 4, 33, 8)), torch.zeros((2, 1, 4, 8))
     table, lengths = torch.zeros((1, 2), dtype=torch.int64), torch.tensor([3])
-    message = "query must have at most 128 queries per key head for impl='triton', got 132"
+    message = "query must have at most 128 rows per key head for impl='triton', got 132"
     with pytest.raises(ValueError, match=message):
         triton.paged_attention(query, pages, pages, table, lengths, 1.0)
 

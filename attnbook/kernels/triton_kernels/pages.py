@@ -98,7 +98,7 @@ def paged_attention(query, key_pages, value_pages, block_table, lengths, scale, 
     rows = h // heads * n_q
     if rows > MOST_ROWS:
         raise ValueError(
-            f"query must have at most {MOST_ROWS} queries per key head for impl='triton', got {rows}"
+            f"query must have at most {MOST_ROWS} rows per key head for impl='triton', got {rows}"
         )
     output, n_rows = query.new_zeros((b, h, n_q, d_v)), b * h * n_q
     most, single = block_table.shape[1], query.dtype == torch.float32
