@@ -120,12 +120,16 @@ IN_REGISTERS = {
     "decode": ({0: Tile(0, 128, 4, 2)}, {0: Tile(0, 64, 4, 2)}, {0: Tile(0, 32, 8, 2)}),
 }
 # float32 rounded to TF32, on the Tensor Cores: a row has twice the bytes of one in half precision.
-# wgmma takes such factors along the axis that it sums over, so tiles are transposed in registers.
+# wgmma takes such factors only along the axis that it sums over: some tiles are transposed first.
 TF32_IN_REGISTERS = {
     "forward": ({0: Tile(128, 32, 8, 2)}, {0: Tile(64, 16, 4, 2)}, {0: Tile(32, 16, 4, 1)}),
     "keys": (
         {0: Tile(16, 64, 4, 1, apart=False), MASK_AND_BIAS: Tile(32, 32, 8, 2)},
-        {0: Tile(32, 32, 8, 2)},
+        {
+            0: Tile(32, 32, 8, 2),
+            MASKED + SHARED: Tile(32, 32, 8, 2, 255),
+            MASK_AND_BIAS + SHARED: Tile(32, 32, 8, 2),
+        },
         {0: Tile(16, 16, 8, 1)},
     ),
     "queries": ({0: Tile(32, 64, 4, 2)}, {0: Tile(32, 32, 4, 2)}, {0: Tile(16, 16, 8, 1)}),
@@ -158,7 +162,11 @@ TF32_BLACKWELL = TF32_HOPPER | {
         TF32_HOPPER["forward"][1],
         {0: Tile(64, 32, 8, 1)},
     ),
-    "keys": ({0: Tile(32, 64, 8, 2)}, {0: Tile(32, 64, 8, 1)}, TF32_HOPPER["keys"][2]),
+    "keys": (
+        {0: Tile(32, 64, 8, 2), BIAS_SHARED: Tile(32, 64, 8, 1)},
+        {0: Tile(32, 64, 8, 1)},
+        TF32_HOPPER["keys"][2],
+    ),
     "queries": ({0: Tile(64, 32, 8, 2)}, *TF32_HOPPER["queries"][1:]),
 }
 # What a tile of half precision changes from so many ranges of each query on. More than `MOST_HELD`
