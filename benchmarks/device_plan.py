@@ -75,6 +75,8 @@ PLAN = (
     Step("transformer.parts", 40, 120),
     Step("train.parts", 40, 120),
     Step("masking.rows", 120, 240),
+    Step("masking.making", 60, 120),
+    Step("masking.documents", 30, 90),
     Step("linear_attention.rows", 60, 180),
     Step("linear_attention.decoding", 30, 90),
     Step("train.compiled", 150, 280),

@@ -136,7 +136,7 @@ def check_mask(mask, query, scores_shape, name="mask", query_name="query"):
 
 def check_boolean(mask, name="mask"):
     """Raise TypeError unless `mask` is a boolean array; say what it looks like instead."""
-    if is_rule(mask):
+    if hasattr(mask, "intervals"):  # as `is_rule`
         raise TypeError(
             f"{name} must be a boolean array, since this function reads no rule: pass "
             f"rule.dense(n_q, n_k), got {mask}"

@@ -108,15 +108,10 @@ def attention_weights(
     array([[0.5, 0.5, 0. , 0. ]])
     """
     scale = check_attention({"query": query, "key": key}, mask, bias, scale, is_causal)
-    seen, is_causal = _visible(mask, query, key, is_causal)
+    n_leading = max(query.ndim, key.ndim) - 2
+    seen, is_causal = visible(mask, query.shape[-2], key.shape[-2], is_causal, n_leading)
     weights = weights_of(query, key, dense(seen, query), bias, scale, is_causal)
     return array_namespace(query).astype(weights, query.dtype, copy=False)
-
-
-def _visible(mask, query, key, is_causal):
-    """Return a mask and `is_causal` with intervals in the place of a rule."""
-    n_leading = max(query.ndim, key.ndim) - 2
-    return visible(mask, query.shape[-2], key.shape[-2], is_causal, n_leading)
 
 
 def attention(
@@ -196,7 +191,8 @@ def attention(
     scale = check_attention(arrays, mask, bias, scale, is_causal)
     seen: Any = mask
     if hasattr(mask, "intervals"):  # a rule
-        seen, is_causal = _visible(mask, query, key, is_causal)
+        n_leading = max(query.ndim, key.ndim) - 2
+        seen, is_causal = visible(mask, query.shape[-2], key.shape[-2], is_causal, n_leading)
     return kernels.attention(impl, query, key, value, seen, bias, scale, is_causal)
 
 
@@ -269,7 +265,8 @@ def attention_vjp(
     arrays = {"query": query, "key": key, "value": value}
     kernels.check_impl(impl)
     scale = check_attention(arrays, mask, bias, scale, is_causal)
-    seen, is_causal = _visible(mask, query, key, is_causal)
+    n_leading = max(query.ndim, key.ndim) - 2
+    seen, is_causal = visible(mask, query.shape[-2], key.shape[-2], is_causal, n_leading)
     check_floats(query=query, grad_output=grad_output)
     leading = broadcast_shapes(*(tuple(x.shape[:-2]) for x in arrays.values())) or ()
     expected = (*leading, query.shape[-2], value.shape[-1])
