@@ -41,7 +41,8 @@ def kept(function: Any, **options: Any) -> Any:
         return numba.njit(nogil=True, error_model="numpy", **options)(function)
 
 
-# which compile sooner without; the arguments of the loops are many, so that calls cost time
+# Loops that Python never calls compile sooner without wrappers. They are inlined, because they take
+# so many arguments that a call costs time.
 _INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": True}
 
 # four decorators: for what Python calls; for what only such loops call; the same with fused

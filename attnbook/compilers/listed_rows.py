@@ -29,7 +29,7 @@ def tiles_of(lanes: int) -> tuple[Tile, Tile, Tile]:
     )
 
 
-_I64 = ir.IntType(64)
+_I32, _I64 = ir.IntType(32), ir.IntType(64)
 
 
 def _listed(code, places, first, array, count):
@@ -42,6 +42,35 @@ def _rows(code, start, step):
     """Return pointers to the rows of the tile, `step` numbers apart."""
     rows = range(code.tile.rows)
     return [code.builder.gep(start, [code.builder.mul(_I64(i), step)]) for i in rows]
+
+
+def _pick(code, a, b, lanes):
+    """Return a vector of these lanes of two vectors, those of `b` counted on from those of `a`."""
+    return code.builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_I32, len(lanes)), [*lanes]))
+
+
+def _folded(code, vector, count, join):
+    """Return a vector of `count` lanes, by joining the halves of a vector again and again."""
+    while vector.type.count > count:
+        half = vector.type.count // 2
+        halves = (_pick(code, vector, vector, range(i, i + half)) for i in (0, half))
+        vector = join(*halves)
+    return vector
+
+
+def _sums_of(code, vectors):
+    """Return a vector of the sums of the lanes of 2 or 4 vectors."""
+    n, add = code.tile.lanes, code.builder.fadd
+    first = [4 * q + i for q in range(n // 4) for i in (0, 2, n, n + 2)]  # of pairs of lanes
+    second = [lane + 1 for lane in first]
+
+    def paired(a, b):
+        return add(_pick(code, a, b, first), _pick(code, a, b, second))
+
+    pairs = [paired(a, b) for a, b in zip(vectors[::2], vectors[1::2], strict=True)]
+    fours = paired(pairs[0], pairs[-1])  # four lanes have the sums of four lanes of each vector
+    total = _folded(code, fours, 4, add)
+    return _pick(code, total, total, range(len(vectors)))
 
 
 def _multiply(typingctx, tile, a, a0, a_row, b, places, first, c, c0, c_row, depth):
@@ -69,8 +98,8 @@ def _multiply(typingctx, tile, a, a0, a_row, b, places, first, c, c0, c_row, dep
         n_steps = builder.sdiv(depth, _I64(code.tile.lanes))
         sums = code.sums(code.tile.rows, n_steps, step)
         for at, row in zip(_rows(code, code.start(7, c0), c_row), sums, strict=True):
-            sums = code.sums_of(row)
-            builder.store(sums, builder.bitcast(at, sums.type.as_pointer()), align=4)
+            totals = _sums_of(code, row)
+            builder.store(totals, builder.bitcast(at, totals.type.as_pointer()), align=4)
         return context.get_dummy_value()
 
     n = types.int64
@@ -85,16 +114,14 @@ def _largest(typingctx, tile, a, at, top):
 
     def generate(context, builder, signature, args):
         code = Vectors(context, builder, signature, args, 1)
+
+        def larger(a, b):
+            return builder.select(builder.fcmp_ordered(">", a, b), a, b)
+
         best = code.spread(args[3])
         for vector in code.row(code.start(1, args[2])):
-            best = larger(builder, vector, best)
-        while best.type.count > 1:
-            half = best.type.count // 2
-            best = larger(builder, *(code.pick(best, best, range(i, i + half)) for i in (0, half)))
-        return builder.extract_element(best, ir.Constant(ir.IntType(32), 0))
-
-    def larger(builder, a, b):
-        return builder.select(builder.fcmp_ordered(">", a, b), a, b)
+            best = larger(vector, best)
+        return builder.extract_element(_folded(code, best, 1, larger), _I32(0))
 
     return types.float32(tile, a, types.int64, types.float32), generate
 

@@ -168,33 +168,6 @@ class Vectors:
         """Return a b + c."""
         return self.builder.fadd(self.builder.fmul(a, b, flags=_FUSED), c, flags=_FUSED)
 
-    def pick(self, a, b, lanes):
-        """Return a vector of these lanes of two, those of `b` counted on from those of `a`."""
-        places = ir.Constant(ir.VectorType(_I32, len(lanes)), [*lanes])
-        return self.builder.shuffle_vector(a, b, places)
-
-    def sums_of(self, vectors):
-        """Return a vector of the sums of the lanes of 2 or 4 vectors."""
-        n = self.tile.lanes
-        first = [4 * q + i for q in range(n // 4) for i in (0, 2, n, n + 2)]  # of pairs of lanes
-        second = [lane + 1 for lane in first]
-
-        def paired(a, b):
-            return self.builder.fadd(self.pick(a, b, first), self.pick(a, b, second))
-
-        pairs = [paired(a, b) for a, b in zip(vectors[::2], vectors[1::2], strict=True)]
-        total = paired(pairs[0], pairs[-1])  # four lanes have the sums of four lanes of each vector
-        total = self._to_four(total)
-        return self.pick(total, total, range(len(vectors)))
-
-    def _to_four(self, vector):
-        """Return the sum of the fours of a vector's lanes."""
-        while vector.type.count > 4:
-            half = vector.type.count // 2
-            parts = (self.pick(vector, vector, range(i, i + half)) for i in (0, half))
-            vector = self.builder.fadd(*parts)
-        return vector
-
     def dot(self, a, b, c):
         """Return c + a b, or the sum of both products of each pair and c."""
         if not self.tile.pairs:
